@@ -1,0 +1,1 @@
+"""The console: a Textual program that shows the server's snapshot and edits its policy."""

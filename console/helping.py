@@ -1,0 +1,77 @@
+"""What the help page says: the keys that work on a screen, and what signs and thresholds mean."""
+
+from __future__ import annotations
+
+from textual.binding import Binding
+from textual.screen import Screen
+
+from console.actions import name_keys
+from console.format import format_ratio, format_seconds
+from console.widgets.context_bar import PARTS
+from console.widgets.gauges import MEMORY_FULL_RATIO, MEMORY_HIGH_RATIO, REFUSING_FOR_S
+from console.widgets.phases import OUTCOMES, PHASES, STALLING_AFTER_S
+from console.widgets.title import STALE_AFTER_S, STATE_WORDS
+
+_PHASE_MEANINGS = {
+    "waiting": "admitted, its first step has not run yet",
+    "prefill": "its prompt is being read",
+    "decode": "tokens are generated",
+    "finished": "over; shown a few seconds more, dimmed",
+}
+_OUTCOME_MEANINGS = {
+    "stop": "the model or a stop string ended it",
+    "length": "it reached max_tokens",
+    "cancelled": "its client hung up, or it was stopped here",
+    "failed": "it broke; the log says how",
+}
+_PART_MEANINGS = {
+    "cached": "cached: prompt tokens taken from the cache",
+    "prefilled": "prefilled: prompt tokens computed for this request",
+    "to read": "to read: prompt tokens still to compute",
+    "generated": "generated: tokens of the answer",
+    "free": "free: room up to the context limit",
+}
+_STATE_MEANINGS = {
+    "starting": "the model is loading; requests are refused until it is ready",
+    "serving": "requests are answered",
+    "stalled": "a step takes longer than it should",
+    "draining": "no new request is admitted, the running ones finish",
+    "stopped": "nothing is served",
+    "engine_dead": "the engine has ended by a fault; nothing can be generated",
+}
+
+
+def help_rows(screen: Screen[object]) -> list[tuple[str, str]]:
+    """(keys, meaning) of everything that works on this screen now, its own keys first."""
+    keys: dict[str, list[str]] = {}
+    bindings: dict[str, Binding] = {}
+    for key, active in screen.active_bindings.items():
+        binding = active.binding
+        if binding.system or not (binding.tooltip or (binding.show and binding.description)):
+            continue
+        keys.setdefault(binding.action, []).append(key)
+        bindings.setdefault(binding.action, binding)
+    own = [action for action, binding in bindings.items() if not (binding.id or "").startswith("screen.")]
+    places = [action for action in bindings if action not in own]
+    return [
+        (name_keys(keys[action]), bindings[action].tooltip or bindings[action].description) for action in own + places
+    ]
+
+
+def legend_rows() -> list[tuple[str, str, str]]:
+    """(sign, colour role, meaning) of every sign on the home screen, with the thresholds that change it."""
+    rows = [(f"{s} {word}", role, _PHASE_MEANINGS[phase]) for phase, (s, word, role) in PHASES.items()]
+    idle = format_seconds(STALLING_AFTER_S)
+    rows.append(("▲ no token for", "state-warning", f"in decode, and nothing came for more than {idle}"))
+    rows += [(f"{s} {word}", role, _OUTCOME_MEANINGS[name]) for name, (s, word, role) in OUTCOMES.items()]
+    rows += [("·" if name == "free" else "■", colour, _PART_MEANINGS[name]) for name, _, _, colour in PARTS]
+    rows += [
+        ("● FULL", "state-ok", "slots: all taken, which is nothing bad by itself"),
+        ("▲ REFUSING", "state-warning", f"slots: a request was refused less than {format_seconds(REFUSING_FOR_S)} ago"),
+        ("▲ HIGH", "state-warning", f"memory: {format_ratio(MEMORY_HIGH_RATIO)} of the machine's is in use by MLX"),
+        ("✕ FULL", "state-error", f"memory: {format_ratio(MEMORY_FULL_RATIO)} of it; lower a limit or stop a stream"),
+        ("▎", "text-muted", "memory: the peak since the start"),
+        ("▲ STALE", "state-warning", f"busy, and these numbers are more than {format_seconds(STALE_AFTER_S)} old"),
+    ]
+    rows += [(f"{s} {word}", role, _STATE_MEANINGS[name]) for name, (s, word, role) in STATE_WORDS.items()]
+    return rows

@@ -1,0 +1,158 @@
+"""Slots and memory as gauges: label, bar, symbol and word, numbers. Each knows which end is bad."""
+
+from __future__ import annotations
+
+from console.format import format_bytes, format_count, format_ratio, format_seconds, pad
+from console.widgets.lines import Line, Span, fit_line, line_width
+from console.widgets.phases import is_over, phase_sign
+from console.widgets.plot import beside
+from server.snapshot import MemoryView, Snapshot
+
+MEMORY_HIGH_RATIO = 0.80
+MEMORY_FULL_RATIO = 0.92
+"""Shares of the machine's memory from which the gauge says HIGH and FULL."""
+REFUSING_FOR_S = 60.0
+"""So long after a refusal the slots gauge says REFUSING; full slots alone are nothing bad."""
+
+ACTIVE, CACHE, PEAK, FREE = "━", "╍", "╿", "─"
+LABEL_WIDTH = 8
+WORD_WIDTH = 13
+AMOUNT_WIDTH = 18
+
+
+def gauge_lines(snapshot: Snapshot, width: int) -> list[Line]:
+    """Both gauges and the counters: two columns from 100 cells, else one below the other."""
+    if width < 100:
+        return [slots_gauge(snapshot, width, True), memory_gauge(snapshot.memory, width)]
+    left = (width - 3) // 2
+    right = width - left - 3
+    return beside(
+        [slots_gauge(snapshot, left, False), counters(snapshot, left)],
+        [memory_gauge(snapshot.memory, right), memory_parts(snapshot.memory, right)],
+        left,
+        3,
+    )
+
+
+def slots_gauge(snapshot: Snapshot, width: int, is_stacked: bool) -> Line:
+    """Slots taken of all; full is normal, refusing is not. Stacked, its columns line up with memory's."""
+    admission = snapshot.admission
+    symbol, word, role = slots_word(snapshot)
+    amount = f"{admission.in_flight} of {admission.max_in_flight}"
+    room = max(6, width - LABEL_WIDTH - WORD_WIDTH - (AMOUNT_WIDTH if is_stacked else 9))
+    return _gauge("slots", _slot_cells(snapshot, room), room, (symbol, word, role), amount, width)
+
+
+def slots_word(snapshot: Snapshot) -> tuple[str, str, str]:
+    """Symbol, word and colour of the slots gauge."""
+    admission = snapshot.admission
+    last = admission.recent_refusals[0].time_s if admission.recent_refusals else None
+    if last is not None and snapshot.time_s - last < REFUSING_FOR_S:
+        return "▲", "REFUSING", "state-warning"
+    if admission.in_flight >= admission.max_in_flight:
+        return "●", "FULL", "state-ok"
+    return ("●", "OK", "state-ok") if admission.in_flight else ("○", "IDLE", "text-muted")
+
+
+def _slot_cells(snapshot: Snapshot, room: int) -> Line:
+    total = max(1, snapshot.admission.max_in_flight, snapshot.admission.in_flight)
+    phases = [phase_sign(stream)[2] for stream in snapshot.streams if not is_over(stream)]
+    roles = [*phases, *["state-ok"] * snapshot.admission.in_flight][: snapshot.admission.in_flight]
+    if total * 2 > room:
+        filled = round(room * len(roles) / total)
+        return (("━" * filled, "state-ok"), ("─" * (room - filled), "context-free"))
+    size = min(24, room // total) - 1
+    spans: list[Span] = []
+    for slot in range(total):
+        spans.append(("━" * size, roles[slot]) if slot < len(roles) else ("─" * size, "context-free"))
+        spans.append((" ", ""))
+    return tuple(spans)
+
+
+def memory_gauge(memory: MemoryView, width: int) -> Line:
+    """MLX's active and cached bytes of the machine's memory, with a mark at the peak; high is bad."""
+    sign = memory_word(memory)
+    amount = f"{format_ratio(_used_ratio(memory))} of {format_bytes(memory.machine_bytes)}"
+    room = max(6, width - LABEL_WIDTH - WORD_WIDTH - AMOUNT_WIDTH)
+    return _gauge("memory", _memory_bar(memory, room, sign[2]), room, sign, amount, width)
+
+
+def _used_ratio(memory: MemoryView) -> float | None:
+    return (memory.active_bytes + memory.cache_bytes) / memory.machine_bytes if memory.machine_bytes else None
+
+
+def memory_word(memory: MemoryView) -> tuple[str, str, str]:
+    """Symbol, word and colour of the memory gauge."""
+    ratio = _used_ratio(memory)
+    if ratio is None:
+        return "○", "UNKNOWN", "text-muted"
+    if ratio >= MEMORY_FULL_RATIO:
+        return "✕", "FULL", "state-error"
+    return ("▲", "HIGH", "state-warning") if ratio >= MEMORY_HIGH_RATIO else ("●", "OK", "state-ok")
+
+
+def _memory_bar(memory: MemoryView, room: int, role: str) -> Line:
+    whole = max(1, memory.machine_bytes, memory.active_bytes + memory.cache_bytes, memory.peak_bytes)
+    active = _cells(memory.active_bytes, whole, room)
+    cache = min(room - active, _cells(memory.cache_bytes, whole, room))
+    peak = min(room - 1, _cells(memory.peak_bytes, whole, room))
+    spans: list[Span] = [(ACTIVE * active, role), (CACHE * cache, "gauge-cache")]
+    used = active + cache
+    if peak <= used:
+        return (*spans, (FREE * (room - used), "context-free"))
+    return (
+        *spans,
+        (FREE * (peak - used), "context-free"),
+        (PEAK, "text-strong"),
+        (FREE * (room - peak - 1), "context-free"),
+    )
+
+
+def _cells(part: int, whole: int, room: int) -> int:
+    return max(1, round(room * part / whole)) if part > 0 else 0
+
+
+def memory_parts(memory: MemoryView, width: int) -> Line:
+    """The amounts behind the memory gauge."""
+    parts: list[Span] = [(" " * LABEL_WIDTH, "")]
+    for sign, colour, name, number in (
+        (f"{ACTIVE} ", "state-ok", "active", memory.active_bytes),
+        (f"{CACHE} ", "gauge-cache", "cache", memory.cache_bytes),
+        (f"{PEAK} ", "text-strong", "peak", memory.peak_bytes),
+    ):
+        part: list[Span] = [(sign, colour), (f"{name} ", "text-muted"), (f"{format_bytes(number)}  ", "")]
+        if line_width((*parts, *part)) <= width + 2:
+            parts += part
+    return fit_line(tuple(parts), width)
+
+
+def counters(snapshot: Snapshot, width: int) -> Line:
+    """Since the start: admitted, how they ended, refused, and the engine's last step."""
+    ended = snapshot.admission.finished_by_outcome
+    facts = [
+        ("served", format_count(snapshot.admission.admitted_total)),
+        ("peak", str(snapshot.admission.peak_in_flight)),
+    ]
+    facts += [("refused", format_count(snapshot.admission.refused_total))]
+    facts += [(name, format_count(ended[name])) for name in ("cancelled", "failed") if ended.get(name)]
+    if snapshot.engine.step_s is not None:
+        facts.append(("step", format_seconds(snapshot.engine.step_s)))
+    spans: list[Span] = [(" " * LABEL_WIDTH, "")]
+    for name, value in facts:
+        part: list[Span] = [(f"{name} ", "text-muted"), (f"{value}  ", "")]
+        if line_width((*spans, *part)) <= width + 2:
+            spans += part
+    return fit_line(tuple(spans), width)
+
+
+def _gauge(label: str, bar: Line, room: int, sign: tuple[str, str, str], amount: str, width: int) -> Line:
+    symbol, word, role = sign
+    return fit_line(
+        (
+            (f" {pad(label, LABEL_WIDTH - 1)}", "text-muted"),
+            *fit_line(bar, room),
+            (f"  {pad(f'{symbol} {word}', WORD_WIDTH - 2)}", f"{role} bold"),
+            (f" {amount}", ""),
+        ),
+        width,
+    )

@@ -1,0 +1,143 @@
+"""Everything known of one stream, as lines: for the detail screen and for the side panel of wide terminals."""
+
+from __future__ import annotations
+
+from console.format import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_parameters,
+    format_rate,
+    format_ratio,
+    format_seconds,
+    pad,
+    pad_left,
+    safe_text,
+    wrap_words,
+)
+from console.widgets.context_bar import PARTS, context_bar, context_parts, context_ratio
+from console.widgets.lines import Line, fit_line, split_ends
+from console.widgets.phases import eta_s, is_over, is_stalling, outcome_words, phase_sign
+from console.widgets.plot import PlotSize, beside, plot_block
+from server.snapshot import ModelView, Snapshot, StreamView
+
+NAME_WIDTH = 12
+
+
+def detail_lines(stream: StreamView, snapshot: Snapshot, width: int, rows: int) -> list[Line]:
+    """One stream in lines of `width` cells: who, context, rates, times; when they are under `rows`, a plot."""
+    blank: Line = (("", ""),)
+    half = width // 2
+    if rows < 26 and width >= 70:
+        numbers = beside(_context_parts(stream), _rates(stream), half, 0)
+        blocks = [beside(_who(stream), _times(stream), half, 0), [*_context(stream, width), *numbers]]
+    else:
+        context = [*_context(stream, width), *_context_parts(stream)]
+        blocks = [_who(stream), context, _rates(stream), _times(stream)]
+    lines = [_headline(stream, width), _rule(width)]
+    if is_over(stream):
+        lines += _rows("ended", outcome_words(stream), width)
+    for block in blocks:
+        lines += [*block, blank]
+    left = rows - len(lines)
+    if left >= 4:
+        size = PlotSize(width, min(10, left - 1))
+        lines += plot_block("decode", stream.decode_history_tps, stream.decode_tps, size, "state-decode", "60 s")
+    return [fit_line(line, width) for line in lines]
+
+
+def _headline(stream: StreamView, width: int) -> Line:
+    symbol, words, role = phase_sign(stream)
+    left: Line = ((f"{safe_text(stream.id)} ", "text-strong bold"), (f" {safe_text(stream.client)}", "accent-text"))
+    return split_ends(left, ((f" {symbol} {words}", f"{role} bold"),), width)
+
+
+def _rule(width: int) -> Line:
+    return (("─" * width, "band-border"),)
+
+
+def _row(name: str, value: str, role: str = "") -> Line:
+    return ((pad(name, NAME_WIDTH), "text-muted"), (value, role))
+
+
+def _rows(name: str, value: str, width: int) -> list[Line]:
+    wrapped = wrap_words(value, width - NAME_WIDTH)
+    return [_row(name if i == 0 else "", line) for i, line in enumerate(wrapped)]
+
+
+def _who(stream: StreamView) -> list[Line]:
+    rows = [_row("lane", stream.lane, "bold"), _row("session", safe_text(stream.session))]
+    if stream.parent_session is not None:
+        rows.append(_row("child of", safe_text(stream.parent_session)))
+    rows += [_row("model", safe_text(stream.model)), _row("answer", "streamed" if stream.streaming else "in one piece")]
+    return rows
+
+
+def _context(stream: StreamView, width: int) -> list[Line]:
+    used = f"{format_count(stream.context_tokens)} of {format_count(stream.context_limit_tokens)}"
+    return [
+        split_ends(_row("context", used, "bold"), ((format_ratio(context_ratio(stream)), "bold"),), width),
+        context_bar(stream, width),
+    ]
+
+
+def _context_parts(stream: StreamView) -> list[Line]:
+    lines: list[Line] = []
+    for i, tokens in enumerate(context_parts(stream)):
+        name, _, _, colour = PARTS[i]
+        sign = "■" if name != "free" else "·"
+        share = tokens / stream.context_limit_tokens if stream.context_limit_tokens else None
+        lines.append(
+            (
+                (f"{sign} ", colour),
+                (pad(name, NAME_WIDTH - 2), "text-muted"),
+                (pad_left(format_count(tokens), 9), ""),
+                (pad_left(format_ratio(share), 8), "text-muted"),
+            )
+        )
+    return lines
+
+
+def _rates(stream: StreamView) -> list[Line]:
+    rows = [
+        _row("prompt", f"{format_count(stream.prefill_done_tokens)} of {format_count(stream.prompt_tokens)} read"),
+        _row("prefill", f"{format_rate(stream.prefill_tps)} tok/s", "state-prefill"),
+    ]
+    if stream.phase == "prefill":
+        rows.append(_row("left", format_seconds(eta_s(stream))))
+    rows.append(_row("decode", f"{format_rate(stream.decode_tps)} tok/s", "state-decode"))
+    rows.append(_row("out", f"{format_count(stream.completion_tokens)} of {format_count(stream.max_tokens)} tokens"))
+    return rows
+
+
+def _times(stream: StreamView) -> list[Line]:
+    idle = f"{'▲ ' if is_stalling(stream) else ''}{format_seconds(stream.idle_s)}"
+    rows = [_row("TTFT", format_seconds(stream.ttft_s)), _row("age", format_duration(stream.age_s))]
+    if not is_over(stream):
+        rows.append(_row("idle", idle, "state-warning" if is_stalling(stream) else ""))
+    return rows
+
+
+def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
+    """What is served and by which engine, for the side panel when no stream is chosen."""
+    model = snapshot.model
+    lines: list[Line] = [split_ends((("model", "text-muted"),), _model_sign(model), width), _rule(width)]
+    lines += [
+        _row("name", safe_text(model.id), "accent-text bold"),
+        _row("kind", f"{safe_text(model.architecture)}, {format_parameters(model.parameters)} parameters"),
+        _row("weights", f"{format_bytes(model.weights_bytes)}, {safe_text(model.quantization or model.dtype)}"),
+        _row("context", f"{format_count(model.effective_context_limit_tokens)} per stream"),
+        _row("", f"{format_count(model.context_limit_tokens)} by the model itself", "text-muted"),
+        *_rows("drafting", safe_text(model.mtp), width),
+        _row("device", safe_text(model.device)),
+        _row("steps", format_count(snapshot.engine.steps_total)),
+        _row("tokens", f"{format_count(snapshot.rates.decode_tokens_total)} generated"),
+        _row("", f"{format_count(snapshot.rates.prefill_tokens_total)} read"),
+    ]
+    return [fit_line(line, width) for line in lines]
+
+
+def _model_sign(model: ModelView) -> Line:
+    signs = {"ready": ("●", "state-ok"), "loading": ("◌", "state-waiting"), "failed": ("✕", "state-error")}
+    symbol, role = signs[model.state]
+    return ((f"{symbol} {model.state}", f"{role} bold"),)

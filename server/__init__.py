@@ -1,0 +1,1 @@
+"""The server: model, engine, admission, API and policy; runs without the console."""

@@ -1,0 +1,1 @@
+"""Admission: who is asking, and whether a request may start now."""

@@ -1,0 +1,140 @@
+"""Who is asking: which session a request belongs to, and whether that is a parent's or a child's. Pure.
+
+Headers that agents send are tried in a fixed order and the first that speaks decides. A request without any gets a
+session made from how its conversation begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from server.events import Lane
+
+NAME_CHARS = 64
+"""Longer session ids are cut: they are shown, logged and kept."""
+
+CLIENT_CHARS = 40
+"""Longer client names are cut."""
+
+_CODEX_CHILDREN = frozenset({"collab_spawn", "review"})
+_CODEX_AUXILIARY = frozenset({"compact", "memory_consolidation"})
+
+
+class BodyFacts(msgspec.Struct, frozen=True):
+    """What of a request, other than its headers, tells one conversation from another."""
+
+    system_text: str
+    first_user_text: str
+    api_key: str
+    peer: str
+    """Address of the other end of the connection."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who is asking; every text in it is safe to print."""
+
+    session: str
+    parent_session: str | None
+    lane: Lane
+    client: str
+    """From the User-Agent, short."""
+
+
+class _Signal(msgspec.Struct, frozen=True):
+    """What one family of headers says."""
+
+    session: str
+    parent: str | None = None
+    lane: Lane | None = None
+    """None when it follows from having a parent or not."""
+
+
+def identify(headers: Mapping[str, str], facts: BodyFacts) -> Identity:
+    """Who sent a request. Header names are in lower case."""
+    client = name_client(headers.get("user-agent", ""))
+    for read in _SIGNALS:
+        signal = read(headers)
+        if signal is not None:
+            return _settle(signal, client)
+    return Identity(f"conversation-{_fingerprint(facts)}", None, "unknown", client)
+
+
+def name_client(user_agent: str) -> str:
+    """A short printable name for a User-Agent, e.g. `OpenAI/Python 3.57.0`; `unknown` when there is none."""
+    words = user_agent.split()
+    if not words:
+        return "unknown"
+    named = words[:2] if len(words) > 1 and re.match(r"v?\d+(\.\d+)+", words[1]) else words[:1]
+    return make_printable(" ".join(named), CLIENT_CHARS)
+
+
+def make_printable(text: str, most_chars: int) -> str:
+    """The text with control and other unprintable characters written as escapes, cut to a length."""
+    cut = text if len(text) <= most_chars else f"{text[: most_chars - 1]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
+def _settle(signal: _Signal, client: str) -> Identity:
+    session = make_printable(signal.session, NAME_CHARS)
+    parent = make_printable(signal.parent, NAME_CHARS) if signal.parent else None
+    if parent == session:
+        parent = None  # its own parent: the root of its conversation
+    lane = signal.lane or ("child" if parent else "parent")
+    return Identity(session, parent, lane, client)
+
+
+def _read_plain(session_name: str, parent_name: str) -> Callable[[Mapping[str, str]], _Signal | None]:
+    """A family that names the session in one header and its parent in another."""
+
+    def read(headers: Mapping[str, str]) -> _Signal | None:
+        session = headers.get(session_name, "").strip()
+        return _Signal(session, headers.get(parent_name, "").strip() or None) if session else None
+
+    return read
+
+
+def _read_claude_code(headers: Mapping[str, str]) -> _Signal | None:
+    """Claude Code names a spawned agent; that agent's parent only when it is itself an agent."""
+    session = headers.get("x-claude-code-session-id", "").strip()
+    agent = headers.get("x-claude-code-agent-id", "").strip()
+    if not session:
+        return None
+    if not agent:
+        return _Signal(session)
+    return _Signal(agent, headers.get("x-claude-code-parent-agent-id", "").strip() or session)
+
+
+def _read_codex(headers: Mapping[str, str]) -> _Signal | None:
+    """Codex names a thread, its parent thread, and what kind of helper it is."""
+    session = (headers.get("thread-id") or headers.get("session-id") or "").strip()
+    if not session:
+        return None
+    kind = headers.get("x-openai-subagent", "").strip()
+    parent = headers.get("x-codex-parent-thread-id", "").strip() or None
+    if kind in _CODEX_AUXILIARY:
+        return _Signal(session, parent, "auxiliary")
+    return _Signal(session, parent, "child" if parent or kind in _CODEX_CHILDREN else None)
+
+
+_SIGNALS: tuple[Callable[[Mapping[str, str]], _Signal | None], ...] = (
+    _read_plain("x-homebase-session", "x-homebase-parent-session"),
+    _read_plain("x-dynamo-session-id", "x-dynamo-parent-session-id"),
+    _read_claude_code,
+    _read_codex,
+    _read_plain("x-session-id", "x-parent-session-id"),
+    _read_plain("x-session-affinity", "x-parent-session-id"),
+)
+"""In the order in which they are believed: ours, Dynamo's, Claude Code's, Codex's, OpenCode's."""
+
+
+def _fingerprint(facts: BodyFacts) -> str:
+    """The same for every turn of one conversation, whatever is said later."""
+    digest = hashlib.sha256()
+    for part in (facts.system_text, facts.first_user_text, facts.api_key, facts.peer):
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return digest.hexdigest()[:10]

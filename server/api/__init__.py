@@ -1,0 +1,1 @@
+"""The HTTP surface: wire shapes, dialects and statuses live here and go no deeper."""

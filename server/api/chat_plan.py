@@ -1,0 +1,43 @@
+"""What a chat request may have: which model answers, and how many tokens. Pure."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from server.errors import ContextLengthExceeded, InvalidRequest, UnknownModel
+from server.snapshot import ModelView
+
+MODEL_CHARS = 200
+"""A model id that is quoted back is cut to this."""
+
+
+def check_model(asked: str | None, model: ModelView) -> None:
+    """Raise UnknownModel unless `asked` means the served model.
+
+    It does when it is the id, the id's last part, or the name of the checkpoint's folder; and when nothing was asked,
+    because there is only one. Nothing else is guessed and no name is looked up anywhere.
+    """
+    if not asked or asked in {model.id, model.id.rpartition("/")[2], PurePath(model.path).name}:
+        return
+    raise UnknownModel(asked if len(asked) <= MODEL_CHARS else f"{asked[:MODEL_CHARS]}…", (model.id,))
+
+
+def plan_max_tokens(prompt_tokens: int, asked: int | None, asked_name: str, model: ModelView) -> int:
+    """How many tokens may be generated: what was asked for, or less where the context limit ends it.
+
+    Agents ask for a fixed large output whatever the prompt is, so an output that does not fit is shortened to the
+    room that there is (the answer then ends with finish_reason `length`). Raises ContextLengthExceeded when the
+    prompt leaves no room at all, and InvalidRequest for an output that no prompt would leave room for.
+    """
+    limit = model.effective_context_limit_tokens
+    if prompt_tokens >= limit:
+        raise ContextLengthExceeded(prompt_tokens, limit)
+    if asked is not None and asked > max(model.context_limit_tokens, limit):
+        shown = f"{asked:,}" if asked < 2**63 else "a huge number"
+        raise InvalidRequest(
+            f"`{asked_name}` is {shown}, but the model's whole context has {model.context_limit_tokens:,} tokens "
+            f"({limit:,} may be used here); ask for less, or leave it out to use what the prompt leaves.",
+            param=asked_name,
+        )
+    room = limit - prompt_tokens
+    return room if asked is None else min(asked, room)

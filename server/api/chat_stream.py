@@ -1,0 +1,87 @@
+"""Sends one chat answer as a stream of server-sent events.
+
+A task of its own reads the engine's events and fills an outbox; the response takes from it. So a reader that is slow
+holds up nobody, and keep-alive comments follow the clock and not the tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from server.api.chat_shapes import ChatAnswer
+from server.api.failures import encode_error, internal_error
+from server.api.reply import FinishReason
+from server.api.sse import DONE, UNREAD_MOST_BYTES, Outbox, build_frame
+from server.api.stream_life import StreamLife
+from server.errors import HomebaseError, StreamStopped
+
+log = logging.getLogger(__name__)
+
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+"""The last one asks a proxy in between not to collect the stream before passing it on."""
+
+
+class ChatStream:
+    """One streamed answer."""
+
+    def __init__(self, life: StreamLife, answer: ChatAnswer, outbox: Outbox, *, wants_usage: bool) -> None:
+        self._life, self._answer, self._outbox = life, answer, outbox
+        self._wants_usage = wants_usage
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """The bytes of the response, to be read by the task that the stream's life follows."""
+        pump = asyncio.create_task(self._pump(asyncio.current_task()))
+        try:
+            async for frame in self._outbox.take():
+                yield frame
+        finally:
+            pump.cancel()
+
+    async def _pump(self, sender: asyncio.Task[object] | None) -> None:
+        """Turn events into frames until the answer is complete, or can be no more."""
+        self._outbox.put(self._answer.build_role_frame())
+        try:
+            await self._put_events(sender)
+        except HomebaseError as error:
+            self._fail(error)
+        except Exception:  # the API's edge: the response has begun, so no error handler of the framework's is left
+            log.exception("a stream broke", extra={"request_id": self._life.request_id})
+            self._fail(internal_error(self._life.request_id))
+        finally:
+            self._outbox.close()
+
+    async def _put_events(self, sender: asyncio.Task[object] | None) -> None:
+        reply, outbox = self._life.reply, self._outbox
+        async for event in self._life.tokens:
+            text = reply.fold(event)
+            if text:
+                outbox.put(self._answer.build_text_frame(text))
+            if reply.finish_reason is not None:
+                return self._finish(reply.finish_reason)
+            if outbox.unread_bytes > UNREAD_MOST_BYTES:
+                return self._drop_reader(sender)
+        raise StreamStopped("This stream ended without a result.")
+
+    def _finish(self, finish_reason: FinishReason) -> None:
+        self._life.complete()
+        self._outbox.put(self._answer.build_finish_frame(finish_reason))
+        if self._wants_usage:
+            self._outbox.put(self._answer.build_usage_frame(self._life.reply.usage))
+        self._outbox.put(DONE)
+
+    def _fail(self, error: HomebaseError) -> None:
+        """Say what happened in the dialect's error event; no [DONE] follows, since the answer is not whole."""
+        self._life.fail(error)
+        self._outbox.put(build_frame(encode_error(error)))
+
+    def _drop_reader(self, sender: asyncio.Task[object] | None) -> None:
+        """Give up on a client that keeps its connection and does not read."""
+        self._life.drop(f"client left {self._outbox.unread_bytes:,} bytes unread")
+        if sender is not None:
+            sender.cancel()

@@ -1,0 +1,124 @@
+"""The one table from an error to an HTTP status and to the OpenAI dialect's error object."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from server import errors
+from server.errors import HomebaseError, MethodNotAllowed, Refusal, RequestError
+
+RefusalStatus = Literal["auto", 400, 409, 429, 503]
+"""`policy.refusal_status`."""
+
+NOT_READY_CODES = frozenset({"draining", "model_loading"})
+"""Refusals that say 503 rather than 429: it is the server that is not ready, not its slots that are taken."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """How one kind of error is answered."""
+
+    status: int
+    type: str
+    """The dialect's coarse class; the error's own `code` is the fine one."""
+    can_retry: bool = True
+    """False tells the SDKs that would try again by themselves not to."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An answer that says no."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+_BAD_REQUEST = Row(400, "invalid_request_error")
+_NOT_FOUND = Row(404, "invalid_request_error")
+_INTERNAL = Row(500, "internal_error")
+
+ROWS: dict[type[HomebaseError], Row] = {
+    errors.HomebaseError: _INTERNAL,
+    errors.StartupError: _INTERNAL,
+    errors.AddressInUse: _INTERNAL,
+    errors.AddressInvalid: _INTERNAL,
+    errors.TerminalUnfit: _INTERNAL,
+    # A model that cannot be loaded stays so until the operator acts: asking again is in vain.
+    errors.ModelError: Row(500, "model_error", can_retry=False),
+    errors.ModelNotFound: Row(500, "model_error", can_retry=False),
+    errors.CheckpointInvalid: Row(500, "model_error", can_retry=False),
+    errors.ModelUnsupported: Row(500, "model_error", can_retry=False),
+    errors.PolicyError: Row(400, "policy_error"),
+    errors.PolicyInvalid: Row(400, "policy_error"),
+    errors.PolicyConflict: Row(412, "policy_error"),
+    errors.PolicyUnwritable: Row(500, "policy_error"),
+    errors.RequestError: _BAD_REQUEST,
+    errors.InvalidRequest: _BAD_REQUEST,
+    errors.UnsupportedParameter: _BAD_REQUEST,
+    errors.UnknownModel: _NOT_FOUND,
+    errors.ContextLengthExceeded: _BAD_REQUEST,
+    errors.BodyTooLarge: Row(413, "invalid_request_error"),
+    errors.BodyTooSlow: Row(408, "invalid_request_error", can_retry=False),
+    errors.Forbidden: Row(403, "permission_error"),
+    errors.KeyRejected: Row(401, "authentication_error"),
+    errors.RouteNotFound: _NOT_FOUND,
+    errors.MethodNotAllowed: Row(405, "invalid_request_error"),
+    errors.Refusal: Row(429, "admission_refused", can_retry=False),
+    errors.EngineError: Row(500, "engine_error"),
+    errors.EngineDead: Row(500, "engine_error", can_retry=False),
+    errors.SequenceFailed: Row(500, "engine_error"),
+    # Not a fault of the server, and an agent that comes back at once would undo what the operator did.
+    errors.StreamStopped: Row(400, "stream_stopped", can_retry=False),
+}
+
+
+def build_failure(error: HomebaseError, refusal_status: RefusalStatus = "auto") -> Failure:
+    """The answer for an error."""
+    row = find_row(error)
+    status = refusal_status_of(error, refusal_status) if isinstance(error, Refusal) else row.status
+    headers = {"content-type": "application/json"}
+    if isinstance(error, Refusal):
+        headers |= _refusal_headers(error, status)
+    elif not row.can_retry:
+        headers["x-should-retry"] = "false"
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = ", ".join(error.allowed)
+    return Failure(status, headers, encode_error(error))
+
+
+def find_row(error: HomebaseError) -> Row:
+    """The row of the error's class, or of the nearest class above it."""
+    return next(ROWS[kind] for kind in type(error).__mro__ if kind in ROWS)
+
+
+def refusal_status_of(error: Refusal, refusal_status: RefusalStatus) -> int:
+    """The HTTP status of a refusal under a policy."""
+    if refusal_status != "auto":
+        return refusal_status
+    return 503 if error.code in NOT_READY_CODES else ROWS[Refusal].status
+
+
+def encode_error(error: HomebaseError) -> bytes:
+    """The dialect's error object: `{"error": {"message", "type", "param", "code"}}`."""
+    param = error.param if isinstance(error, RequestError) else None
+    fields = {"message": error.message, "type": find_row(error).type, "param": param, "code": error.code}
+    return msgspec.json.encode({"error": fields})
+
+
+def internal_error(request_id: str) -> HomebaseError:
+    """What a client is told of a fault that nobody foresaw; the log has the rest under the same id."""
+    error = HomebaseError(f"Something in the server broke while answering; its log has the details under {request_id}.")
+    error.code = "internal_error"
+    return error
+
+
+def _refusal_headers(error: Refusal, status: int) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    # Waiting for a model to load is the one refusal that a client's own retries are good for.
+    if error.code != "model_loading":
+        headers["x-should-retry"] = "false"
+    # 400 is for clients that never come back by themselves; a time to come back would only mislead them.
+    if status != 400:
+        headers["retry-after"] = str(error.retry_after_s)
+    return headers

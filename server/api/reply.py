@@ -1,0 +1,86 @@
+"""The text of one answer as it grows out of engine events. Knows no HTTP and no JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from server.errors import StreamStopped
+from server.events import EngineEvent, PrefillAdvanced, SequenceEnded, TokensEmitted
+from server.text.detokenizer import Detokenizer
+from server.text.stops import StopMatcher
+
+FinishReason = Literal["stop", "length"]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    """The whole prompt, cached tokens included."""
+    completion_tokens: int
+    """Generated tokens, the one that ended the answer included."""
+    cached_tokens: int
+
+
+class Reply:
+    """Folds one generation's events into text; ends with a finish reason."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str], prompt_tokens: int) -> None:
+        self._detokenizer = detokenizer
+        self._stops = StopMatcher(stops)
+        self._prompt_tokens = prompt_tokens
+        self._cached_tokens: int | None = None
+        self._prefill_done_tokens = 0
+        self._completion_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        """None until the answer is complete; then nothing more may be folded in."""
+
+    @property
+    def usage(self) -> Usage:
+        """The counts so far."""
+        return Usage(self._prompt_tokens, self._completion_tokens, self._cached_tokens or 0)
+
+    @property
+    def place(self) -> str:
+        """Where the generation is, in words."""
+        if self._completion_tokens:
+            return f"in decode after {self._completion_tokens:,} tokens"
+        percent = min(100, self._prefill_done_tokens * 100 // max(1, self._prompt_tokens))
+        return f"in prefill at {percent} %"
+
+    def fold(self, event: EngineEvent) -> str:
+        """The text that an event adds, to be shown at once. Raises StreamStopped when somebody else ended it."""
+        match event:
+            case PrefillAdvanced():
+                if self._cached_tokens is None:
+                    self._cached_tokens = event.done_tokens - event.chunk_tokens
+                self._prefill_done_tokens = event.done_tokens
+                return ""
+            case TokensEmitted():
+                return self._add_tokens(event.token_ids)
+            case SequenceEnded():
+                return self._finish(event)
+            case _:
+                return ""
+
+    def _add_tokens(self, token_ids: Sequence[int]) -> str:
+        shown: list[str] = []
+        for token_id in token_ids:
+            self._completion_tokens += 1
+            shown.append(self._stops.feed(self._detokenizer.add(token_id)))
+            if self._stops.matched is not None:
+                self.finish_reason = "stop"
+                break
+        return "".join(shown)
+
+    def _finish(self, event: SequenceEnded) -> str:
+        if event.outcome not in ("stop", "length"):
+            raise StreamStopped("This stream was stopped at the server before it was complete.")
+        tail = self._stops.feed(self._detokenizer.finish())
+        if self._stops.matched is None:
+            tail += self._stops.release()
+        self.finish_reason = "stop" if self._stops.matched is not None else event.outcome
+        return tail

@@ -1,0 +1,86 @@
+"""What the HTTP surface needs of the rest of the server, handed to it by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.admission.slots import Admission
+from server.engine.request import EngineRequest
+from server.events import EngineEvent, Lane, Outcome, Refused
+from server.policy import Policy
+from server.snapshot import ModelView, Snapshot
+from server.text.tokenizer import TextCodec
+
+
+class TokenStream(Protocol):
+    """One request's engine events, read by one task; `server.engine.dispatch.Generation` is one.
+
+    Ends after SequenceEnded; raises EngineDead or SequenceFailed.
+    """
+
+    def __aiter__(self) -> AsyncIterator[EngineEvent]:
+        """The events, in order."""
+        ...
+
+    def cancel(self) -> None:
+        """End it at the next step boundary; calling it again, or after the end, changes nothing."""
+        ...
+
+
+class StreamDispatcher(Protocol):
+    """Takes requests to the engine; `server.engine.dispatch.Dispatcher` is one."""
+
+    def submit(self, request: EngineRequest, on_left: Callable[[], None]) -> TokenStream:
+        """Start generating; `on_left` is called once, when the engine holds nothing of it any more.
+
+        Raises EngineDead, and then never calls `on_left`.
+        """
+        ...
+
+
+class StreamObserver(Protocol):
+    """Is told of every stream's beginning and end, and of refusals; `server.telemetry.Telemetry` is one."""
+
+    def stream_opened(
+        self,
+        *,
+        request_id: str,
+        session: str,
+        parent_session: str | None,
+        lane: Lane,
+        client: str,
+        model: str,
+        prompt_tokens: int,
+        cached_tokens: int,
+        max_tokens: int,
+        context_limit_tokens: int,
+        streaming: bool,
+    ) -> None:
+        """A request was admitted and is with the engine."""
+        ...
+
+    def stream_ended(self, request_id: str, outcome: Outcome, detail: str = "") -> None:
+        """A stream is over, and how."""
+        ...
+
+    def refused(self, refused: Refused) -> None:
+        """A request was not admitted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything that the routes use. The callables are asked at each request, so that what they give may change."""
+
+    read_policy: Callable[[], Policy]
+    """The policy in force."""
+    read_model: Callable[[], ModelView]
+    """What is served, also while it loads."""
+    text: Callable[[], TextCodec]
+    """The served model's tokenizer; raises Refusal with code `model_loading` until there is one."""
+    admission: Admission
+    dispatcher: Callable[[], StreamDispatcher]
+    telemetry: StreamObserver
+    build_snapshot: Callable[[], Snapshot]

@@ -1,0 +1,224 @@
+"""Admission, engine, model and telemetry put together: everything that lives on the server loop between HTTP and MLX.
+
+Libraries that take seconds to import (mlx-lm, transformers) are imported when the model is loaded, on a thread: the
+port answers, and the screen is up, before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from quart import Quart
+
+from server.admission.slots import Admission
+from server.admission.wording import build_loading_refusal
+from server.api.app import build_app
+from server.api.services import Services
+from server.engine.dispatch import Dispatcher
+from server.events import EngineDied, EngineEvent, EventRing
+from server.machine import read_machine_bytes, read_resident_bytes
+from server.model_state import ModelState, explain_load_fault
+from server.models.folder import EMBEDDED, model_name, read_config, resolve_model_folder
+from server.policy_store import PolicyStore
+from server.snapshot import ModelView, PolicyView, ServerState, Snapshot
+from server.telemetry import ServerFacts, Telemetry
+
+if TYPE_CHECKING:
+    from server.engine.engine import Engine
+    from server.models.cache import ModelFacts
+    from server.text.tokenizer import TextCodec
+
+STOPPING = "homebase-console is shutting down, which ended this stream."
+"""What the clients of open streams are told at the end."""
+
+log = logging.getLogger(__name__)
+
+
+class Core:
+    """What serves, without its socket. Lives on the server loop; made before that on the main thread.
+
+    Raises ModelNotFound or CheckpointInvalid when the policy's model folder cannot be one.
+    """
+
+    def __init__(self, store: PolicyStore, ring: EventRing, show: Callable[[Snapshot], object]) -> None:
+        policy = store.state.policy
+        self.host, self.port = policy.server.host, policy.server.port
+        self._folder = resolve_model_folder(policy.model.path)
+        read_config(self._folder)
+        self._asked_model, self._asked_dtype = policy.model.path, policy.model.dtype
+        self._store, self._show = store, show
+        self._telemetry = Telemetry(ring, on_change=self._note_stream)
+        self._stream_changed = asyncio.Event()
+        self._admission = Admission(self._telemetry.streams)
+        self._model = ModelState(
+            model_name(policy.model.path), str(self._folder), policy.model.path == EMBEDDED, ring.publish
+        )
+        self._viewed_state, self._policy_view = store.state, store.view()
+        self._engine: Engine | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._closing: ServerState | None = None
+        self._version = version("homebase-console")
+        self._machine_bytes = read_machine_bytes()
+
+    def build_app(self) -> Quart:
+        """The HTTP application over all this."""
+        return build_app(
+            Services(
+                read_policy=lambda: self._store.state.policy,
+                read_model=self._view_model,
+                text=self._model.text,
+                admission=self._admission,
+                dispatcher=self._find_dispatcher,
+                telemetry=self._telemetry,
+                build_snapshot=self.build_snapshot,
+            )
+        )
+
+    async def load(self) -> None:
+        """Load model and tokenizer; a failure is the model's state from then on, and the server stays up."""
+        try:
+            facts, codec, device = await self._load()
+        except Exception as error:  # the engine's edge: whatever a checkpoint can do to the libraries that read it
+            reason = explain_load_fault(error)
+            self._model.fail(reason)
+            log.error("the model is not served: %s", reason)
+        else:
+            self._model.ready(facts, codec, device)
+            # What is here now stays: a full collection over it would stop every thread for 200 ms and more.
+            gc.collect()
+            gc.freeze()
+            log.info("serving %s (%s, %s)", facts.id, facts.architecture, facts.dtype)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Make a new snapshot and show it."""
+        self._show(self.build_snapshot())
+
+    def build_snapshot(self) -> Snapshot:
+        """The state of everything, now."""
+        return self._telemetry.build_snapshot(
+            ServerFacts(
+                state=self._state(),
+                host=self.host,
+                port=self.port,
+                version=self._version,
+                in_flight=self._admission.in_flight,
+                max_in_flight=self._store.state.policy.policy.max_in_flight,
+                peak_in_flight=self._admission.peak_in_flight,
+                admitted_total=self._admission.admitted_total,
+                policy=self._view_policy(),
+                model=self._view_model(),
+                engine_alive=self._engine_error is None and self._closing != "stopped",
+                engine_error=self._engine_error,
+                resident_bytes=read_resident_bytes(),
+                machine_bytes=self._machine_bytes,
+            )
+        )
+
+    def stop_stream(self, stream_id: str) -> bool:
+        """End one stream; False when it is already over."""
+        if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
+            return False
+        self._dispatcher.cancel(stream_id)
+        log.info("stopped by the operator", extra={"request_id": stream_id})
+        return True
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        self._closing = "draining"
+        self._admission.drain()
+        self.refresh()
+
+    async def end_streams(self, timeout_s: float) -> None:
+        """Tell every open stream that this is the end, without waiting for the engine, and wait until all have."""
+        if self._dispatcher is not None:
+            self._dispatcher.receive((EngineDied(STOPPING),))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._telemetry.open_streams:
+                    self._stream_changed.clear()
+                    await self._stream_changed.wait()
+
+    async def stop_engine(self, timeout_s: float) -> bool:
+        """End the engine thread; False when a step, or the load, is still running after the time."""
+        if self._engine is None:
+            return True
+        return await asyncio.to_thread(self._engine.stop, timeout_s)
+
+    def close(self) -> None:
+        """Everything has ended."""
+        self._closing = "stopped"
+        self.refresh()
+
+    async def _load(self) -> tuple[ModelFacts, TextCodec, str]:
+        engine_type, load_model, load_codec, describe_device = await asyncio.to_thread(_import_libraries)
+        loop = asyncio.get_running_loop()
+
+        def deliver(events: tuple[EngineEvent, ...]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(dispatcher.receive, events)
+
+        engine: Engine = engine_type(
+            lambda: load_model(self._asked_model, self._asked_dtype), deliver, lambda: self._store.state.policy.engine
+        )
+        dispatcher = Dispatcher(engine, self._observe)
+        self._engine, self._dispatcher = engine, dispatcher
+        # Shielded: cancelling this wait must not cancel the future that the engine is about to set.
+        loaded = asyncio.shield(asyncio.wrap_future(engine.start()))
+        facts, codec = await asyncio.gather(loaded, asyncio.to_thread(load_codec, self._folder))
+        return facts, codec, describe_device()
+
+    def _note_stream(self) -> None:
+        self._stream_changed.set()
+        self.refresh()
+
+    def _observe(self, events: tuple[EngineEvent, ...]) -> None:
+        self._telemetry.fold(events)
+        for event in events:
+            if isinstance(event, EngineDied) and self._closing is None:
+                self._model.fail(event.reason)
+                self.refresh()
+
+    @property
+    def _engine_error(self) -> str | None:
+        return (self._engine and self._engine.error) or self._model.failure
+
+    def _state(self) -> ServerState:
+        if self._closing:
+            return self._closing
+        if self._engine_error:
+            return "engine_dead"
+        if self._model.is_loading:
+            return "starting"
+        age_s = self._telemetry.step_age_s
+        return "stalled" if age_s is not None and age_s > self._store.state.policy.engine.stall_s else "serving"
+
+    def _view_model(self) -> ModelView:
+        return self._model.view(self._store.state.policy)
+
+    def _view_policy(self) -> PolicyView:
+        """The store's view, made anew only when the state is another: four times a second it would cost too much."""
+        state = self._store.state
+        if state is not self._viewed_state:
+            self._viewed_state, self._policy_view = state, self._store.view()
+        return self._policy_view
+
+    def _find_dispatcher(self) -> Dispatcher:
+        if self._dispatcher is None:
+            raise build_loading_refusal()
+        return self._dispatcher
+
+
+def _import_libraries() -> Any:
+    """The engine and what loads for it: on one thread first, so that two threads never import them at once."""
+    from server.engine.engine import Engine
+    from server.models.loader import describe_device, load_model
+    from server.text.tokenizer import load_text_codec
+
+    return Engine, load_model, load_text_codec, describe_device

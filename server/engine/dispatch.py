@@ -1,0 +1,174 @@
+"""Takes requests to the engine and its events back to whoever reads them. Server loop only; imports no MLX."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from typing import Protocol
+
+from server.engine.request import EngineRequest
+from server.errors import EngineDead, HomebaseError, SequenceFailed
+from server.events import EngineDied, EngineEvent, PrefillAdvanced, SequenceEnded, TokensEmitted
+
+
+class EngineInbox(Protocol):
+    """What the dispatcher needs of an engine."""
+
+    def submit(self, request: EngineRequest) -> None:
+        """Hand over a request; raises EngineDead."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """End a sequence at the next step boundary; an unknown id is fine."""
+        ...
+
+
+class _Mailbox:
+    """Unread events of one generation, merged as they come: never more than one of a kind, and max_tokens ids."""
+
+    def __init__(self, on_left: Callable[[], None]) -> None:
+        self.on_left = on_left
+        self.ready = asyncio.Event()
+        self.cancelled = False
+        self.failure: HomebaseError | None = None
+        self.finished = False
+        self._prefill: PrefillAdvanced | None = None
+        self._token_ids: list[int] = []
+        self._tokens_at_s = 0.0
+        self._ended: SequenceEnded | None = None
+
+    def put(self, event: EngineEvent) -> None:
+        """Keep one event for the reader."""
+        match event:
+            case PrefillAdvanced():
+                self._prefill = _merge_prefill(self._prefill, event)
+            case TokensEmitted():
+                self._token_ids.extend(event.token_ids)
+                self._tokens_at_s = event.at_s
+            case SequenceEnded(outcome="failed"):
+                self.fail(SequenceFailed(event.error or "This sequence failed."))
+            case SequenceEnded():
+                self._ended, self.finished = event, True
+            case _:
+                return
+        self.ready.set()
+
+    def fail(self, failure: HomebaseError) -> None:
+        """The reader gets what is unread, then this error."""
+        self.failure, self.finished = failure, True
+        self.ready.set()
+
+    def take(self, request_id: str) -> EngineEvent | None:
+        """The oldest unread event, None when there is none."""
+        prefill, self._prefill = self._prefill, None
+        if prefill is not None:
+            return prefill
+        if self._token_ids:
+            token_ids, self._token_ids = tuple(self._token_ids), []
+            return TokensEmitted(request_id, token_ids, self._tokens_at_s)
+        ended, self._ended = self._ended, None
+        return ended
+
+
+def _merge_prefill(unread: PrefillAdvanced | None, newer: PrefillAdvanced) -> PrefillAdvanced:
+    if unread is None:
+        return newer
+    return PrefillAdvanced(
+        newer.request_id,
+        newer.done_tokens,
+        unread.chunk_tokens + newer.chunk_tokens,
+        unread.seconds + newer.seconds,
+    )
+
+
+class Generation:
+    """One request's events, read by one task: prefill advances, tokens, the end.
+
+    Iterating raises SequenceFailed in place of an end that failed, and EngineDead when the engine has died, both
+    after everything that came before. A slow reader finds the events it missed merged into one of each kind. One
+    that is dropped unread is cancelled by itself; whoever stops reading should still say `cancel`.
+    """
+
+    def __init__(self, request_id: str, mailbox: _Mailbox, cancel: Callable[[str], None]) -> None:
+        self.id = request_id
+        self._mailbox = mailbox
+        self._cancel = cancel
+        weakref.finalize(self, cancel, request_id).atexit = False
+
+    def cancel(self) -> None:
+        """End it at the next step boundary; calling it again, or after the end, changes nothing."""
+        self._cancel(self.id)
+
+    def __aiter__(self) -> AsyncIterator[EngineEvent]:
+        return self
+
+    async def __anext__(self) -> EngineEvent:
+        mailbox = self._mailbox
+        while True:
+            event = mailbox.take(self.id)
+            if event is not None:
+                return event
+            if mailbox.failure is not None:
+                raise mailbox.failure
+            if mailbox.finished:
+                raise StopAsyncIteration
+            mailbox.ready.clear()
+            await mailbox.ready.wait()
+
+
+class Dispatcher:
+    """Knows every generation that the engine holds, from `submit` until the engine has let go of it."""
+
+    def __init__(self, engine: EngineInbox, observe: Callable[[tuple[EngineEvent, ...]], None]) -> None:
+        self._engine = engine
+        self._observe = observe
+        self._open: dict[str, _Mailbox] = {}
+        self._death: str | None = None
+
+    @property
+    def open_ids(self) -> tuple[str, ...]:
+        """Ids of what the engine holds, oldest first."""
+        return tuple(self._open)
+
+    def submit(self, request: EngineRequest, on_left: Callable[[], None]) -> Generation:
+        """Start generating. Raises EngineDead, and then never calls `on_left`.
+
+        `on_left` is called once, when the engine holds nothing of the request any more.
+        """
+        if self._death is not None:
+            raise EngineDead(self._death)
+        assert request.id not in self._open, f"request id {request.id} is in use"
+        self._engine.submit(request)
+        mailbox = self._open[request.id] = _Mailbox(on_left)
+        return Generation(request.id, mailbox, self.cancel)
+
+    def cancel(self, request_id: str) -> None:
+        """Ask the engine once to end a sequence; its reader then gets the end `cancelled`."""
+        mailbox = self._open.get(request_id)
+        if mailbox is not None and not mailbox.cancelled:
+            mailbox.cancelled = True
+            self._engine.cancel(request_id)
+
+    def receive(self, events: tuple[EngineEvent, ...]) -> None:
+        """Take in what one step did. A fault in `observe` or an `on_left` is raised when everyone has been told."""
+        with ExitStack() as afterwards:
+            for event in events:
+                for on_left in self._route(event):
+                    afterwards.callback(on_left)
+            self._observe(events)
+
+    def _route(self, event: EngineEvent) -> list[Callable[[], None]]:
+        """Give an event to its readers; what is to be called for those that have left the engine."""
+        match event:
+            case EngineDied():
+                self._death = event.reason
+                for mailbox in self._open.values():
+                    mailbox.fail(EngineDead(event.reason))
+                return [self._open.pop(request_id).on_left for request_id in self.open_ids]
+            case PrefillAdvanced() | TokensEmitted() | SequenceEnded() if event.request_id in self._open:
+                self._open[event.request_id].put(event)
+                return [self._open.pop(event.request_id).on_left] if isinstance(event, SequenceEnded) else []
+            case _:
+                return []

@@ -1,0 +1,273 @@
+"""Every error that a caller may catch, as one tree. None of them knows HTTP.
+
+HomebaseError                      anything we raise on purpose; carries `code` and a sentence
+├── StartupError                   homebase-console cannot start; the message is all that the operator reads
+│   ├── AddressInUse               another program has the port
+│   ├── AddressInvalid             the host or port cannot be bound at all
+│   └── TerminalUnfit              the terminal cannot show a full-screen program
+├── ModelError                     a checkpoint cannot be served (also at start-up)
+│   ├── ModelNotFound              no such folder, or no checkpoint in it
+│   ├── CheckpointInvalid          wrong, missing or unreadable tensors or configuration
+│   └── ModelUnsupported           an architecture or quantization that nothing here can run
+├── PolicyError                    something about homebase.toml
+│   ├── PolicyInvalid              does not parse, unknown key, wrong type, out of range
+│   ├── PolicyConflict             the file changed underneath the edit
+│   └── PolicyUnwritable           the file cannot be written
+├── RequestError                   the request can never succeed as it is
+│   ├── InvalidRequest             a field is missing, malformed or out of range
+│   ├── UnsupportedParameter       a known parameter that is not built
+│   ├── UnknownModel               a model id that is not served here
+│   ├── ContextLengthExceeded      prompt (and output) do not fit the context limit
+│   ├── BodyTooLarge               more bytes than a body may have
+│   ├── BodyTooSlow                the body did not arrive in time
+│   ├── Forbidden                  foreign origin or host
+│   │   └── KeyRejected            wrong or missing key
+│   └── RouteNotFound              no such path
+│       └── MethodNotAllowed       the path is there, but not by this method
+├── Refusal                        admission said no for now: the request is fine, the moment is not
+└── EngineError                    the engine failed at work that it had taken
+    ├── EngineDead                 the engine thread has ended; nothing can be generated
+    ├── SequenceFailed             one sequence failed; the others go on
+    └── StreamStopped              the operator, or the server's own end, cut a stream that its client still reads
+"""
+
+from __future__ import annotations
+
+
+class HomebaseError(Exception):
+    """Base of all errors raised on purpose. `str(error)` is one plain sentence for people."""
+
+    code: str = "homebase_error"
+    """Stable, machine-readable name; part of the API, the log and the console."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class StartupError(HomebaseError):
+    """homebase-console cannot start."""
+
+    code = "startup_failed"
+
+
+class AddressInUse(StartupError):
+    """Another program listens at host and port."""
+
+    code = "address_in_use"
+
+    def __init__(self, host: str, port: int, holder: str | None = None) -> None:
+        by = f" ({holder})" if holder else ""
+        super().__init__(
+            f"{host}:{port} is in use by another program{by}; stop it, or start with another --port "
+            f"(or [server] port in homebase.toml)."
+        )
+        self.host, self.port, self.holder = host, port, holder
+
+
+class AddressInvalid(StartupError):
+    """The host or port cannot be bound."""
+
+    code = "address_invalid"
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"Cannot listen at {host}:{port}: {reason}. Set --host and --port to an address of this machine."
+        )
+        self.host, self.port, self.reason = host, port, reason
+
+
+class TerminalUnfit(StartupError):
+    """The terminal cannot show a full-screen program."""
+
+    code = "terminal_unfit"
+
+
+class ModelError(HomebaseError):
+    """A checkpoint cannot be served."""
+
+    code = "model_error"
+
+
+class ModelNotFound(ModelError):
+    """There is no checkpoint where the operator said."""
+
+    code = "model_not_found"
+
+
+class CheckpointInvalid(ModelError):
+    """The checkpoint's tensors or configuration are wrong, missing or unreadable."""
+
+    code = "checkpoint_invalid"
+
+
+class ModelUnsupported(ModelError):
+    """Nothing here can run this architecture or quantization."""
+
+    code = "model_unsupported"
+
+
+class PolicyError(HomebaseError):
+    """Something about homebase.toml."""
+
+    code = "policy_error"
+
+
+class PolicyInvalid(PolicyError):
+    """A policy file or edit that cannot be used; `key` is dotted, `line` counts from 1, both when known."""
+
+    code = "policy_invalid"
+
+    def __init__(self, message: str, *, key: str | None = None, line: int | None = None) -> None:
+        super().__init__(message)
+        self.key, self.line = key, line
+
+
+class PolicyConflict(PolicyError):
+    """homebase.toml changed since the edit began; `keys` are those that both sides changed."""
+
+    code = "policy_conflict"
+
+    def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+class PolicyUnwritable(PolicyError):
+    """homebase.toml cannot be written; the running policy is unchanged."""
+
+    code = "policy_unwritable"
+
+
+class RequestError(HomebaseError):
+    """The request can never succeed as it is. `param` names the offending field, dotted, when there is one."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, malformed or out of range."""
+
+    code = "invalid_request"
+
+
+class UnsupportedParameter(RequestError):
+    """A parameter of the dialect that this server does not honour yet, and so refuses."""
+
+    code = "unsupported_parameter"
+
+
+class UnknownModel(RequestError):
+    """A model id that is not served here; `available` lists those that are."""
+
+    code = "model_not_found"
+
+    def __init__(self, model: str, available: tuple[str, ...]) -> None:
+        served = ", ".join(repr(name) for name in available) or "nothing yet"
+        super().__init__(f"The model {model!r} is not served here; available: {served}.", param="model")
+        self.model, self.available = model, available
+
+
+class ContextLengthExceeded(RequestError):
+    """Prompt (and requested output) do not fit the context limit; decided before any prefill."""
+
+    code = "context_length_exceeded"
+
+    def __init__(
+        self, prompt_tokens: int, context_limit_tokens: int, max_tokens: int | None = None, *, at_least: bool = False
+    ) -> None:
+        asked = f"the prompt has {'at least ' if at_least else ''}{prompt_tokens:,} tokens"
+        if max_tokens is not None:
+            asked = f"{asked} and max_tokens is {max_tokens:,}"
+        super().__init__(
+            f"This model's maximum context length is {context_limit_tokens:,} tokens, but {asked}. "
+            "Shorten the messages or ask for fewer tokens.",
+            param="messages",
+        )
+        self.prompt_tokens, self.context_limit_tokens, self.max_tokens = prompt_tokens, context_limit_tokens, max_tokens
+
+
+class BodyTooLarge(RequestError):
+    """The body has more bytes than are read."""
+
+    code = "body_too_large"
+
+    def __init__(self, limit_bytes: int, given_bytes: int | None = None) -> None:
+        given = f"this one has {given_bytes:,}" if given_bytes is not None else "this one has more"
+        super().__init__(f"A request body may have at most {limit_bytes:,} bytes; {given}.")
+        self.limit_bytes, self.given_bytes = limit_bytes, given_bytes
+
+
+class BodyTooSlow(RequestError):
+    """The body did not arrive in the time that is given for it."""
+
+    code = "body_too_slow"
+
+
+class Forbidden(RequestError):
+    """The caller may not do this: foreign origin or host."""
+
+    code = "forbidden"
+
+
+class KeyRejected(Forbidden):
+    """The API key is missing or wrong."""
+
+    code = "invalid_api_key"
+
+
+class RouteNotFound(RequestError):
+    """No such path."""
+
+    code = "route_not_found"
+
+
+class MethodNotAllowed(RouteNotFound):
+    """The path exists, but not by this method; `allowed` lists those that it has."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class Refusal(HomebaseError):
+    """Admission said no for now, before any work. The sentence states the limit, its use and what ends it."""
+
+    code = "in_flight_full"
+
+    def __init__(self, message: str, *, code: str, limit: int, used: int, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.limit, self.used = limit, used
+        self.retry_after_s = retry_after_s
+        """Whole seconds, 1..60: when asking again is likely to succeed."""
+
+
+class EngineError(HomebaseError):
+    """The engine failed at work that it had taken."""
+
+    code = "engine_error"
+
+
+class EngineDead(EngineError):
+    """The engine thread has ended; every stream, in flight and later, is told so."""
+
+    code = "engine_dead"
+
+
+class SequenceFailed(EngineError):
+    """One sequence failed; the others go on."""
+
+    code = "sequence_failed"
+
+
+class StreamStopped(EngineError):
+    """A stream that its client still reads was cut by the operator, or because the server ends."""
+
+    code = "stream_stopped"

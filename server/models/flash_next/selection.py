@@ -1,0 +1,61 @@
+"""Which tokens a row of sparse attention may see: whole blocks that score highest, and the newest incomplete one.
+
+Pure functions of scores and counts. A total order (score, then the newer block) makes the choice the same for one
+row alone and for many at once: scores of exactly zero are common, since negative ones are cut off.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+INDEX_BITS = 21
+"""Bits for the block's index in a rank: 2 million blocks; above them are the 31 of the score."""
+
+
+def score_blocks(queries: mx.array, block_keys: mx.array) -> mx.array:
+    """How much each row wants each block: queries (1, H, T, D), keys (1, 1, C, D), result (T, C) float32, >= 0."""
+    products = queries.astype(mx.float32) @ block_keys.astype(mx.float32).swapaxes(-1, -2)  # (1, H, T, C)
+    return mx.maximum(products, 0).sum(axis=1)[0] * queries.shape[-1] ** -0.5
+
+
+def rank_blocks(scores: mx.array, complete: mx.array) -> mx.array:
+    """Distinct integers (T, C) that order the blocks of each row; those not `complete` (T,) yet are -1."""
+    index = mx.arange(scores.shape[-1], dtype=mx.int64)
+    # The bits of a non-negative float, read as an integer, are ordered as the float is.
+    bits = mx.abs(scores).view(mx.int32).astype(mx.int64)
+    return mx.where(index < complete[:, None], (bits << INDEX_BITS) | index, -1)
+
+
+def choose_mask(scores: mx.array, visible: mx.array, length: int, ratio: int, top: int) -> mx.array:
+    """The tokens that each row keeps, as booleans (T, length).
+
+    scores (T, C) for blocks of `ratio` tokens; visible (T,) counts the tokens up to and with the row's own.
+    """
+    complete = visible // ratio
+    token = mx.arange(length)
+    tail = (token >= (complete * ratio)[:, None]) & (token < visible[:, None])
+    ranks = rank_blocks(scores, complete)
+    blocks = ranks.shape[-1]
+    if blocks > top:
+        least = mx.partition(ranks, blocks - top, axis=-1)[:, blocks - top : blocks - top + 1]
+        kept = (ranks >= least) & (ranks >= 0)
+    else:
+        kept = ranks >= 0
+    by_token = mx.repeat(kept, ratio, axis=-1)[:, :length]  # (T, <= length)
+    by_token = mx.pad(by_token, [(0, 0), (0, length - by_token.shape[-1])])
+    return by_token | tail
+
+
+def choose_tokens(scores: mx.array, visible: mx.array, ratio: int, top: int) -> tuple[mx.array, mx.array]:
+    """The tokens that one row keeps, as indices and whether each counts, both (top * ratio + ratio - 1,).
+
+    scores (1, C) with C > top and more than `top` blocks complete; visible is a scalar array.
+    """
+    complete = visible // ratio
+    ranks = rank_blocks(scores, complete[None])[0]
+    blocks = ranks.shape[0]
+    best = mx.argpartition(ranks, blocks - top)[blocks - top :].astype(mx.int32)  # (top,)
+    kept = (best[:, None] * ratio + mx.arange(ratio)).reshape(-1)
+    tail = complete * ratio + mx.arange(ratio - 1)
+    counts = mx.concatenate([mx.ones(kept.shape, mx.bool_), tail < visible])
+    return mx.concatenate([kept, tail]), counts

@@ -1,0 +1,116 @@
+"""From the `[model] path` of the policy to a model that the engine can run. Local folders only; nothing is fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+
+from server.errors import ModelUnsupported
+from server.models.cache import ModelFacts, ServedModel
+from server.models.flash_next.checkpoint import load_flash_next
+from server.models.flash_next.config import MODEL_TYPES
+from server.models.flash_next.served import ServedFlashNext
+from server.models.folder import EMBEDDED, model_name, read_config, resolve_model_folder
+from server.models.tensor_files import scan_checkpoint
+from server.models.weights import name_dtype
+from server.models.zoo import FAULTS, ServedZoo, load_zoo, one_line
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+def load_model(path: str, dtype: str) -> ServedModel:
+    """Load the checkpoint at `path`, in `dtype` or, with "auto", in what suits the device.
+
+    Weights are evaluated on the calling thread, which must be the one that will run the model.
+
+    Raises:
+        ModelNotFound: there is no checkpoint.
+        CheckpointInvalid: its configuration or tensors are wrong, missing or unreadable.
+        ModelUnsupported: an architecture, layout or packing that nothing here can run.
+    """
+    folder = resolve_model_folder(path)
+    raw = read_config(folder)
+    scan_checkpoint(folder)
+    kept = choose_dtype(dtype)
+    facts = _begin_facts(path, folder, raw)
+    ours = facts.architecture in MODEL_TYPES
+    model = _load_flash_next(folder, raw, kept, facts) if ours else load_zoo(folder, raw, kept, facts)
+    _rehearse(model)
+    return model
+
+
+def _load_flash_next(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None, facts: ModelFacts) -> ServedFlashNext:
+    loaded = load_flash_next(folder, raw, dtype)
+    complete = msgspec.structs.replace(
+        facts,
+        vocab_size=loaded.config.vocab_size,
+        context_limit_tokens=loaded.config.max_position_embeddings,
+        dtype=name_dtype(loaded.dtype),
+        parameters=loaded.parameters,
+        weights_bytes=loaded.weights_bytes,
+        has_mtp=loaded.has_mtp,
+    )
+    return ServedFlashNext(loaded.model, complete)
+
+
+def _rehearse(model: ServedFlashNext | ServedZoo) -> None:
+    """Find what this device cannot do now, and not when a client waits."""
+    try:
+        model.rehearse()
+    except FAULTS as fault:
+        facts = model.facts
+        raise ModelUnsupported(
+            f"{facts.path} loads, but cannot be run on this device in {facts.dtype}: {one_line(fault)}. "
+            '[model] dtype = "auto" picks one that can.'
+        ) from None
+
+
+def choose_dtype(dtype: str) -> mx.Dtype | None:
+    """The dtype to cast weights to; None keeps the checkpoint's own.
+
+    Without a GPU "auto" means float32: the CPU backend multiplies gathered matrices (experts) in no other
+    (MLX 0.32.4).
+
+    Raises:
+        ModelUnsupported: a name that is not a dtype to run in.
+    """
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ModelUnsupported(f"[model] dtype is {dtype!r}; it can be auto, {', '.join(DTYPES)}.")
+    if dtype == "auto":
+        return mx.float32 if mx.default_device() == mx.cpu else None
+    return DTYPES[dtype]
+
+
+def describe_quantization(raw: dict[str, Any]) -> str:
+    """How the weights are packed, in words, by config.json: "none", or bits, mode and group size."""
+    settings = raw.get("quantization") or raw.get("quantization_config")
+    if not isinstance(settings, dict):
+        return "none"
+    if "bits" not in settings:
+        return str(settings.get("quant_method", "unknown"))
+    return f"{settings['bits']}-bit {settings.get('mode', 'affine')}, groups of {settings.get('group_size', 64)}"
+
+
+def _begin_facts(path: str, folder: Path, raw: dict[str, Any]) -> ModelFacts:
+    """Facts that need no weights; the rest is filled in by those who load them."""
+    return ModelFacts(
+        id=model_name(path),
+        path=str(folder),
+        architecture=raw["model_type"],
+        vocab_size=0,
+        context_limit_tokens=0,
+        dtype="",
+        quantization=describe_quantization(raw),
+        parameters=0,
+        weights_bytes=0,
+        has_mtp=False,
+        embedded=path == EMBEDDED,
+    )
+
+
+def describe_device() -> str:
+    """What arrays are computed on, in a word: `cpu` or `gpu`."""
+    return mx.default_device().type.name

@@ -1,0 +1,104 @@
+"""safetensors files looked at without loading them: which tensors there are, and whether all their bytes are.
+
+Nothing here touches MLX; a truncated or garbled file is found before any array is built from it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from server.errors import CheckpointInvalid, ModelNotFound
+
+MAX_HEADER_BYTES = 100_000_000
+"""More is refused by the safetensors format itself."""
+
+DTYPE_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+
+
+class TensorInfo(msgspec.Struct, frozen=True):
+    """One tensor in a file: its bytes are `file[start:end]`, row-major."""
+
+    file: Path
+    dtype: str
+    """As safetensors spells it: BF16, F32, U32, I64."""
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def scan_checkpoint(folder: Path) -> dict[str, TensorInfo]:
+    """Every tensor in the checkpoint's `model*.safetensors`, by its stored name.
+
+    Raises:
+        ModelNotFound: there is no such file in the folder.
+        CheckpointInvalid: a file is truncated or garbled, or the index names one that is not there.
+    """
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise ModelNotFound(f"{folder} has no model*.safetensors file, so there are no weights to load.")
+    _check_index(folder, {file.name for file in files})
+    tensors: dict[str, TensorInfo] = {}
+    for file in files:
+        tensors.update(read_header(file))
+    return tensors
+
+
+def read_header(file: Path) -> dict[str, TensorInfo]:
+    """The tensors that one file says it holds, with all their bytes checked to be there."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = stream.read(length) if 2 <= length <= min(MAX_HEADER_BYTES, size - 8) else b""
+    except OSError as problem:
+        raise CheckpointInvalid(f"{file} cannot be read: {problem.strerror}.") from None
+    entries = _parse_header(file, header)
+    base = 8 + length
+    return {name: _check_entry(file, name, entry, base, size) for name, entry in entries.items()}
+
+
+def _parse_header(file: Path, header: bytes) -> dict[str, Any]:
+    try:
+        entries = json.loads(header)
+    except ValueError:  # also UnicodeDecodeError
+        entries = None
+    if not isinstance(entries, dict):
+        raise CheckpointInvalid(f"{file} is not a safetensors file, or its beginning is damaged; fetch it again.")
+    entries.pop("__metadata__", None)
+    return entries
+
+
+def _check_entry(file: Path, name: str, entry: Any, base: int, size: int) -> TensorInfo:
+    try:
+        start, end = (int(offset) for offset in entry["data_offsets"])
+        shape = tuple(int(length) for length in entry["shape"])
+        dtype = str(entry["dtype"])
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointInvalid(f"{file} describes the tensor {name} in a way that cannot be read.") from None
+    if base + end > size:
+        raise CheckpointInvalid(f"{file} is cut short: {name} ends at byte {base + end:,}, the file at {size:,}.")
+    width = DTYPE_BYTES.get(dtype)
+    if start < 0 or (width is not None and end - start != math.prod(shape) * width):
+        raise CheckpointInvalid(f"{file} gives {name} a length that does not match its shape {list(shape)} of {dtype}.")
+    return TensorInfo(file=file, dtype=dtype, shape=shape, start=base + start, end=base + end)
+
+
+def _check_index(folder: Path, present: set[str]) -> None:
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return
+    try:
+        named = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        raise CheckpointInvalid(f"{index} is not a readable index of tensors; fetch it again.") from None
+    if missing := sorted(named - present):
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise CheckpointInvalid(f"{folder} lacks files that its index names: {', '.join(missing[:3])}{more}.")

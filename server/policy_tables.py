@@ -1,0 +1,265 @@
+"""The tables of homebase.toml as frozen structs: each limit with meaning, range, unit and when it takes effect.
+
+The description of each limit is the text that the console shows and that the template carries.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+
+class Effect(StrEnum):
+    """When a changed limit is felt. The values are the words that the console shows."""
+
+    NEXT_DECISION = "at the next request's admission"
+    NEXT_REQUEST = "at the next request"
+    NEXT_STEP = "at the next engine step"
+    AT_ONCE = "at once"
+    NEXT_START = "at the next start"
+
+
+def _limit(
+    description: str,
+    effect: Effect,
+    *,
+    unit: str = "",
+    enforced: bool = True,
+    secret: bool = False,
+    allowed: str = "",
+    **bounds: Any,
+) -> msgspec.Meta:
+    extra = {"unit": unit, "effect": effect, "enforced": enforced, "secret": secret, "allowed": allowed}
+    return msgspec.Meta(description=description, extra=extra, **bounds)
+
+
+_ONE_LINE = r"\A[^\x00-\x1f\x7f\ud800-\udfff]*\Z"
+"""Text without control characters: it is shown in a terminal and pasted by hand."""
+
+_NO_BLANKS = r"\A[^\s\x00-\x1f\x7f\ud800-\udfff]*\Z"
+
+_VISIBLE_ASCII = r"\A[\x21-\x7e]*\Z"
+"""What an HTTP header carries unchanged from every client."""
+
+_ORIGIN = r"\A[A-Za-z][A-Za-z0-9+.-]*://[^\s/,\x00-\x1f\x7f\ud800-\udfff]+\Z"
+"""Scheme, host and port, as a browser sends them: no path and no slash at the end, which would never match."""
+
+
+class ServerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the API listens and whom it answers."""
+
+    host: Annotated[
+        str,
+        _limit(
+            "Address to listen at. 127.0.0.1 answers this machine only; anything wider wants an api_key.",
+            Effect.NEXT_START,
+            allowed="1 to 255 characters, no blanks",
+            pattern=_NO_BLANKS,
+            min_length=1,
+            max_length=255,
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, _limit("TCP port to listen at.", Effect.NEXT_START, ge=1, le=65535)] = 11234
+    api_key: Annotated[
+        str,
+        _limit(
+            "When set, every request must carry it as `Authorization: Bearer ...`. Empty asks for none.",
+            Effect.NEXT_REQUEST,
+            secret=True,
+            allowed="up to 512 visible ASCII characters",
+            pattern=_VISIBLE_ASCII,
+            max_length=512,
+        ),
+    ] = ""
+    allowed_origins: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=_ORIGIN, max_length=512)], ...],
+        _limit(
+            "Web origins that a browser page may call from, as http://host:port. Empty: no page may.",
+            Effect.NEXT_REQUEST,
+            allowed="up to 64 origins like http://localhost:3000",
+            max_length=64,
+        ),
+    ] = ()
+    keep_alive_s: Annotated[
+        float,
+        _limit(
+            "While nothing can be sent yet (prefill, held-back text) a stream carries a comment this often.",
+            Effect.NEXT_REQUEST,
+            unit="s",
+            ge=0.5,
+            le=60,
+        ),
+    ] = 5.0
+
+
+class ModelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which checkpoint is served."""
+
+    path: Annotated[
+        str,
+        _limit(
+            'Folder of the checkpoint, or "nano": the small code-babbling model that ships inside, '
+            "for trying the console.",
+            Effect.NEXT_START,
+            allowed="1 to 4,096 characters",
+            pattern=_ONE_LINE,
+            min_length=1,
+            max_length=4096,
+        ),
+    ] = "nano"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        _limit(
+            'Number format of the weights. "auto" keeps the checkpoint\'s own on a GPU and takes float32 on a CPU.',
+            Effect.NEXT_START,
+        ),
+    ] = "auto"
+
+
+class EnginePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the engine spends its steps."""
+
+    prefill_chunk_tokens: Annotated[
+        int,
+        _limit(
+            "Most prompt tokens in one step; one that would take over a second gets fewer. "
+            "Smaller is smoother for other streams.",
+            Effect.NEXT_STEP,
+            unit="tokens",
+            ge=1,
+            le=16384,
+        ),
+    ] = 256
+    stall_s: Annotated[
+        float,
+        _limit(
+            "When one step takes longer than this, the console and /health say that the engine is stalled.",
+            Effect.AT_ONCE,
+            unit="s",
+            ge=1,
+            le=3600,
+        ),
+    ] = 60.0
+
+
+class SubagentPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What children of an agent may do. Read and shown now; enforced once admission knows agents."""
+
+    max_concurrent: Annotated[
+        int,
+        _limit(
+            "Children in flight for one parent session.",
+            Effect.NEXT_DECISION,
+            unit="children",
+            enforced=False,
+            ge=0,
+            le=64,
+        ),
+    ] = 1
+    sampling_limit: Annotated[
+        int,
+        _limit(
+            "Children in flight in the whole process.",
+            Effect.NEXT_DECISION,
+            unit="children",
+            enforced=False,
+            ge=0,
+            le=64,
+        ),
+    ] = 1
+    max_depth: Annotated[
+        int,
+        _limit(
+            "How deep children may have children: 1 allows children of a parent, and none of their own.",
+            Effect.NEXT_DECISION,
+            unit="levels",
+            enforced=False,
+            ge=0,
+            le=16,
+        ),
+    ] = 1
+    cancel_on_turn_cancel: Annotated[
+        bool,
+        _limit("Cancel the children when their parent's turn is cancelled.", Effect.AT_ONCE, enforced=False),
+    ] = True
+
+
+class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a request may start."""
+
+    max_in_flight: Annotated[
+        int,
+        _limit(
+            "Completions in flight at once, children included. More raises total tok/s and lowers each stream's.",
+            Effect.NEXT_DECISION,
+            unit="streams",
+            ge=1,
+            le=64,
+        ),
+    ] = 2
+    limit_behavior: Annotated[
+        Literal["fail"],
+        _limit('What happens to a request over a limit. "fail" refuses it at once.', Effect.NEXT_DECISION),
+    ] = "fail"
+    max_context_tokens: Annotated[
+        int,
+        _limit(
+            "Prompt and output of one stream together, in tokens. 0 takes the model's own limit.",
+            Effect.NEXT_REQUEST,
+            unit="tokens",
+            ge=0,
+            le=16_777_216,
+        ),
+    ] = 0
+    refusal_status: Annotated[
+        Literal["auto", 400, 409, 429, 503],
+        _limit(
+            'HTTP status of a refusal. "auto" is 429; a number sets it for everyone.',
+            Effect.NEXT_DECISION,
+        ),
+    ] = "auto"
+    subagents: SubagentPolicy = SubagentPolicy()
+
+
+class ConsolePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the console looks."""
+
+    theme: Annotated[
+        str,
+        _limit(
+            "Name of a theme in themes/.",
+            Effect.AT_ONCE,
+            allowed="1 to 64 characters",
+            pattern=_ONE_LINE,
+            min_length=1,
+            max_length=64,
+        ),
+    ] = "homebase-dark"
+    refresh_hz: Annotated[
+        float,
+        _limit("Screen updates per second.", Effect.NEXT_START, unit="Hz", ge=0.5, le=10),
+    ] = 4.0
+    ascii: Annotated[
+        bool,
+        _limit("Draw with plain ASCII, for terminals whose font lacks block characters.", Effect.NEXT_START),
+    ] = False
+    mouse: Annotated[
+        bool,
+        _limit("Take mouse clicks. Off leaves selecting text to the terminal.", Effect.NEXT_START),
+    ] = True
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of homebase.toml, validated. Missing tables and keys have their defaults."""
+
+    server: ServerPolicy = ServerPolicy()
+    model: ModelPolicy = ModelPolicy()
+    engine: EnginePolicy = EnginePolicy()
+    policy: AdmissionPolicy = AdmissionPolicy()
+    console: ConsolePolicy = ConsolePolicy()
+
+
+LimitValue = int | float | str | bool | tuple[str, ...]
+"""What one limit may hold."""

@@ -1,0 +1,142 @@
+"""Rates from timestamped counts: of one stream's last tokens, of all steps, and per second for plots.
+
+Pure: no clock is read here; `now` is an argument. A rate is derived when it is asked for and never remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+RATE_TOKENS = 32
+"""A stream's decode rate looks at this many tokens: enough to smooth jitter, few enough to show a change at once."""
+
+RATE_WINDOW_S = 5.0
+"""... and never further back than this, so that a rate falls to 0 when tokens stop coming."""
+
+TOTAL_WINDOW_S = 2.0
+"""The rates over all streams look back this far."""
+
+
+class RecentTokens:
+    """When one stream's last tokens came. Holds at most 33 emissions."""
+
+    def __init__(self) -> None:
+        self._emissions: deque[tuple[float, int]] = deque(maxlen=RATE_TOKENS + 1)
+
+    def add(self, at_s: float, tokens: int) -> None:
+        """Note that `tokens` (at least 1) came at `at_s`; times never go back."""
+        self._emissions.append((at_s, tokens))
+
+    def rate(self, now: float) -> float | None:
+        """Tokens per second over the last 32 tokens or the last 5 s, whichever is shorter; None before there are two.
+
+        The tokens of an emission are spread over the gap before it, and the gap that is still open counts only once
+        it is longer than the mean one: a steady stream reads the same between its tokens as at them.
+        """
+        if len(self._emissions) < 2:
+            return None
+        start = max(self._start_of_window(), now - RATE_WINDOW_S)
+        last = self._emissions[-1][0]
+        tokens, emissions = self._count_after(start)
+        if last <= start or not tokens:
+            return 0.0
+        mean_gap = (last - start) / emissions
+        return tokens / (max(last, now - mean_gap) - start)
+
+    def _start_of_window(self) -> float:
+        """When the oldest of the last 32 tokens began: the emission before it."""
+        tokens = 0
+        for index in range(len(self._emissions) - 1, 0, -1):
+            tokens += self._emissions[index][1]
+            if tokens >= RATE_TOKENS:
+                return self._emissions[index - 1][0]
+        return self._emissions[0][0]
+
+    def _count_after(self, start: float) -> tuple[float, float]:
+        """Tokens and emissions after a moment; the emission whose gap spans it counts in part."""
+        total = emissions = 0.0
+        for index in range(len(self._emissions) - 1, 0, -1):
+            at_s, tokens = self._emissions[index]
+            if at_s <= start:
+                break
+            share = share_after(start, self._emissions[index - 1][0], at_s)
+            total, emissions = total + tokens * share, emissions + share
+        return total, emissions
+
+
+class RecentSteps:
+    """Tokens that the last steps moved, to be read as one rate over all streams."""
+
+    def __init__(self) -> None:
+        # The length only guards against a flood of tiny steps: 2 s of 1 ms steps fit twice.
+        self._steps: deque[tuple[float, float, int]] = deque(maxlen=4096)
+
+    def add(self, at_s: float, seconds: float, tokens: int) -> None:
+        """Note a step that ended at `at_s` after `seconds`."""
+        while self._steps and self._steps[0][1] <= at_s - 2 * TOTAL_WINDOW_S:
+            self._steps.popleft()
+        self._steps.append((at_s - seconds, at_s, tokens))
+
+    def rate(self, now: float, busy: bool) -> float:
+        """Tokens of the last 2 s, per second.
+
+        While work is under way the window ends where the last step ended, for as long as that step took: a step of
+        3 s must not read as a standstill only because its successor is still running.
+        """
+        if not self._steps:
+            return 0.0
+        began, ended, _ = self._steps[-1]
+        end = max(ended, now - (ended - began)) if busy else now
+        start = end - TOTAL_WINDOW_S
+        return sum(tokens * share_after(start, *span) for *span, tokens in self._steps) / TOTAL_WINDOW_S
+
+
+class SecondCounts:
+    """Tokens in each whole second since `start`, for the last `keep` seconds."""
+
+    def __init__(self, start: float, keep: int) -> None:
+        self._start = start
+        self._keep = keep
+        self._counts: deque[float] = deque()
+        self._first = 0
+        """The second that `_counts[0]` is of."""
+
+    def add(self, began_s: float, ended_s: float, tokens: int) -> None:
+        """Spread tokens evenly over the time in which they were made."""
+        began, ended = began_s - self._start, ended_s - self._start
+        if ended < 0 or not tokens:
+            return
+        for second in range(max(0, math.floor(began), math.floor(ended) - self._keep), math.floor(ended) + 1):
+            share = share_after(second, began, ended) - share_after(second + 1, began, ended)
+            self._add_to(second, tokens * share)
+
+    def history(self, now: float) -> tuple[float, ...]:
+        """One value per whole second that is over, oldest first; the second under way is left out, it would dip."""
+        over = max(0, math.floor(now - self._start))
+        self._forget_before(over - self._keep)
+        counts = list(self._counts)[: max(0, over - self._first)]
+        return tuple(counts) + (0.0,) * (min(over, self._keep) - len(counts))
+
+    def _add_to(self, second: int, tokens: float) -> None:
+        self._forget_before(second + 1 - self._keep)
+        if second < self._first:
+            return
+        while self._first + len(self._counts) <= second:
+            self._counts.append(0.0)
+        self._counts[second - self._first] += tokens
+
+    def _forget_before(self, second: int) -> None:
+        while self._first < second:
+            self._first += 1
+            if self._counts:
+                self._counts.popleft()
+            else:
+                self._first = second
+
+
+def share_after(moment: float, began: float, ended: float) -> float:
+    """The part (0..1) of the span `began`..`ended` that lies after a moment; an instant lies after it or not."""
+    if ended <= moment:
+        return 0.0
+    return 1.0 if began >= moment else (ended - moment) / (ended - began)

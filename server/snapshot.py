@@ -1,0 +1,166 @@
+"""The state of everything now, as one frozen object: what the console draws and `GET /homebase/snapshot` answers.
+
+Only shapes live here; `telemetry` fills them. Rates are derived at the moment of the snapshot, `None` means
+"not yet" and is never written as 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from server.events import Lane, Outcome, Refused
+from server.policy import LimitValue
+
+Phase = Literal["waiting", "prefill", "decode", "finished"]
+ServerState = Literal["starting", "serving", "stalled", "draining", "stopped", "engine_dead"]
+
+
+class StreamView(msgspec.Struct, frozen=True):
+    """One stream, in flight or just finished."""
+
+    id: str
+    session: str
+    parent_session: str | None
+    lane: Lane
+    client: str
+    """From the User-Agent, made safe to print."""
+    model: str
+    phase: Phase
+    context_tokens: int
+    """Tokens in the sequence's state now: prefilled so far plus generated."""
+    context_limit_tokens: int
+    """The effective limit of one stream when this one was admitted."""
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    max_tokens: int
+    prefill_done_tokens: int
+    """Prompt tokens in the state, cached ones included."""
+    prefill_tps: float | None
+    """Prompt tokens computed (not cached) over the time spent in this stream's chunks."""
+    decode_tps: float | None
+    """Over the last 32 tokens, or the last 5 s if that is fewer; falls when tokens stop coming."""
+    ttft_s: float | None
+    age_s: float
+    idle_s: float
+    """Since the last sign of progress: a chunk or a token."""
+    streaming: bool
+    decode_history_tps: tuple[float, ...]
+    """One value per second of this stream's life, the last 60, newest last."""
+    outcome: Outcome | None = None
+    outcome_detail: str = ""
+    finished_ago_s: float | None = None
+
+
+class AdmissionView(msgspec.Struct, frozen=True):
+    """Slots, and what was refused."""
+
+    in_flight: int
+    max_in_flight: int
+    peak_in_flight: int
+    admitted_total: int
+    refused_total: int
+    refused_by_code: dict[str, int]
+    finished_by_outcome: dict[str, int]
+    recent_refusals: tuple[Refused, ...]
+    """Newest first, at most 50."""
+
+
+class PolicyView(msgspec.Struct, frozen=True):
+    """The policy in force and where it came from."""
+
+    path: str
+    exists: bool
+    etag: str
+    problem: str | None
+    """Why the file on disk is not in force, when it is not."""
+    values: dict[str, LimitValue]
+    """Dotted key to value; secrets are shown as dots."""
+
+
+class ModelView(msgspec.Struct, frozen=True):
+    """What is served."""
+
+    id: str
+    path: str
+    state: Literal["loading", "ready", "failed"]
+    detail: str
+    """What it is doing, or why it failed, in words."""
+    architecture: str
+    dtype: str
+    quantization: str
+    """E.g. `4-bit g32`, empty when the weights are not quantized."""
+    parameters: int
+    weights_bytes: int
+    context_limit_tokens: int
+    """The model's own limit."""
+    effective_context_limit_tokens: int
+    """What one stream may use now: the model's own or the policy's, whichever is lower."""
+    device: str
+    mtp: str
+    """Whether drafting runs, and if not why, in words."""
+    embedded: bool
+    """True for nano, the model that ships inside for trying the console."""
+    load_s: float | None
+
+
+class MemoryView(msgspec.Struct, frozen=True):
+    """Memory in bytes: MLX's own account, the process's, the machine's."""
+
+    active_bytes: int
+    cache_bytes: int
+    peak_bytes: int
+    resident_bytes: int
+    machine_bytes: int
+
+
+class RatesView(msgspec.Struct, frozen=True):
+    """Rates over all streams."""
+
+    decode_tps: float
+    prefill_tps: float
+    """Tokens of the last 2 seconds, per second."""
+    decode_history_tps: tuple[float, ...]
+    prefill_history_tps: tuple[float, ...]
+    """One value per second, the last 300 seconds, newest last."""
+    decode_tokens_total: int
+    prefill_tokens_total: int
+
+
+class EngineView(msgspec.Struct, frozen=True):
+    """The engine thread."""
+
+    alive: bool
+    busy: bool
+    steps_total: int
+    step_s: float | None
+    """Duration of the last finished step."""
+    step_age_s: float | None
+    """Since the last finished step, while busy; None when idle."""
+    error: str | None
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything, at one moment."""
+
+    sequence: int
+    """Rises with every snapshot made."""
+    time_s: float
+    """Unix time."""
+    monotonic_s: float
+    """`time.monotonic()`: the console compares it with its own to know how old this is."""
+    uptime_s: float
+    state: ServerState
+    host: str
+    port: int
+    version: str
+    streams: tuple[StreamView, ...]
+    """In flight first, in order of admission; then those finished less than 8 s ago."""
+    admission: AdmissionView
+    policy: PolicyView
+    model: ModelView
+    memory: MemoryView
+    rates: RatesView
+    engine: EngineView

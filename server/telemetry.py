@@ -1,0 +1,403 @@
+"""Folds engine events and the API's words on its streams into one immutable Snapshot; derives rates, never keeps them.
+
+Lives on the server loop and is touched by nothing else. Reads no file and no array; the clock is handed in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from server.events import (
+    EngineDied,
+    EngineEvent,
+    EventRing,
+    Lane,
+    MemorySampled,
+    Outcome,
+    PrefillAdvanced,
+    Refused,
+    SequenceEnded,
+    StepDone,
+    StreamEnded,
+    TokensEmitted,
+)
+from server.rates import RecentSteps, RecentTokens, SecondCounts
+from server.snapshot import (
+    AdmissionView,
+    EngineView,
+    MemoryView,
+    ModelView,
+    Phase,
+    PolicyView,
+    RatesView,
+    ServerState,
+    Snapshot,
+    StreamView,
+)
+
+FINISHED_SHOWN_S = 8.0
+"""How long a finished stream stays in the snapshot, so that a person sees how it ended."""
+
+FINISHED_KEPT = 50
+"""At most this many finished streams, however short they were."""
+
+REFUSALS_KEPT = 50
+
+STREAM_HISTORY_S = 60
+TOTAL_HISTORY_S = 300
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """What a snapshot holds and telemetry cannot know."""
+
+    state: ServerState
+    host: str
+    port: int
+    version: str
+    in_flight: int
+    max_in_flight: int
+    peak_in_flight: int
+    admitted_total: int
+    policy: PolicyView
+    model: ModelView
+    engine_alive: bool
+    engine_error: str | None
+    resident_bytes: int
+    machine_bytes: int
+
+
+class StreamIdentity(msgspec.Struct, frozen=True):
+    """What is known of a stream when it is admitted."""
+
+    session: str
+    parent_session: str | None
+    lane: Lane
+    client: str
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    max_tokens: int
+    context_limit_tokens: int
+    streaming: bool
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream while it is followed."""
+
+    identity: StreamIdentity
+    opened_s: float
+    progress_s: float
+    history: SecondCounts
+    tokens: RecentTokens = field(default_factory=RecentTokens)
+    phase: Phase = "waiting"
+    prefill_done_tokens: int = 0
+    computed_tokens: int = 0
+    computing_s: float = 0.0
+    completion_tokens: int = 0
+    first_token_s: float | None = None
+    outcome: Outcome | None = None
+    outcome_detail: str = ""
+    ended_s: float | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.opened_s
+
+    @property
+    def prefill_tps(self) -> float | None:
+        return self.computed_tokens / self.computing_s if self.computing_s > 0 else None
+
+
+class Telemetry:
+    """Follows every stream from its admission to a few seconds past its end.
+
+    `on_change` is called after a stream began or ended: a moment that a screen should not be late for.
+    """
+
+    def __init__(
+        self,
+        ring: EventRing,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        on_change: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._ring, self._clock, self._wall = ring, clock, wall
+        self._on_change = on_change
+        self._started_s = clock()
+        self._open: dict[str, _Stream] = {}
+        self._finished: deque[tuple[str, _Stream]] = deque(maxlen=FINISHED_KEPT)
+        self._refusals: deque[Refused] = deque(maxlen=REFUSALS_KEPT)
+        self._refused_by_code: Counter[str] = Counter()
+        self._finished_by_outcome: Counter[str] = Counter()
+        self._engine = _EngineFold(self._started_s)
+        self._sequence = 0
+
+    def stream_opened(
+        self,
+        *,
+        request_id: str,
+        session: str,
+        parent_session: str | None,
+        lane: Lane,
+        client: str,
+        model: str,
+        prompt_tokens: int,
+        cached_tokens: int,
+        max_tokens: int,
+        context_limit_tokens: int,
+        streaming: bool,
+    ) -> None:
+        """Begin to follow a stream that was just admitted."""
+        now = self._clock()
+        identity = StreamIdentity(
+            session=session,
+            parent_session=parent_session,
+            lane=lane,
+            client=client,
+            model=model,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            max_tokens=max_tokens,
+            context_limit_tokens=context_limit_tokens,
+            streaming=streaming,
+        )
+        self._open[request_id] = _Stream(
+            identity, now, now, SecondCounts(now, STREAM_HISTORY_S), prefill_done_tokens=cached_tokens
+        )
+        self._engine.took(request_id, now)
+        self._on_change()
+
+    def fold(self, events: tuple[EngineEvent, ...]) -> None:
+        """Take in what one engine step did. Events of streams that are over, or never were, change no stream."""
+        for event in events:
+            match event:
+                case PrefillAdvanced(request_id=request_id) if stream := self._open.get(request_id):
+                    self._fold_prefill(stream, event)
+                case TokensEmitted(request_id=request_id) if stream := self._open.get(request_id):
+                    self._fold_tokens(stream, event)
+                case _:
+                    self._engine.fold(event)
+
+    def stream_ended(self, request_id: str, outcome: Outcome, detail: str = "") -> None:
+        """How a stream ended, in the API's word; the first word counts. Publishes `StreamEnded`."""
+        stream = self._open.pop(request_id, None)
+        if stream is None:
+            return
+        stream.ended_s = self._clock()
+        stream.outcome = outcome
+        stream.outcome_detail = detail
+        stream.phase = "finished"
+        self._finished.append((request_id, stream))
+        self._finished_by_outcome[outcome] += 1
+        self._ring.publish(
+            StreamEnded(
+                time_s=self._wall(),
+                request_id=request_id,
+                outcome=outcome,
+                detail=stream.outcome_detail,
+                session=stream.identity.session,
+                lane=stream.identity.lane,
+                client=stream.identity.client,
+                prompt_tokens=stream.identity.prompt_tokens,
+                completion_tokens=stream.completion_tokens,
+                ttft_s=stream.ttft_s,
+                age_s=stream.ended_s - stream.opened_s,
+            )
+        )
+        self._on_change()
+
+    def refused(self, refused: Refused) -> None:
+        """Count, keep and publish a refusal."""
+        self._refused_by_code[refused.code] += 1
+        self._refusals.appendleft(refused)
+        self._ring.publish(refused)
+
+    def streams(self) -> tuple[StreamView, ...]:
+        """In flight first, in order of admission; then those that ended less than 8 s ago, in order of their end."""
+        now = self._clock()
+        while self._finished and now - (self._finished[0][1].ended_s or now) >= FINISHED_SHOWN_S:
+            self._finished.popleft()
+        return tuple(_view(request_id, stream, now) for request_id, stream in (*self._open.items(), *self._finished))
+
+    @property
+    def open_streams(self) -> int:
+        """Streams whose end the API has not told yet."""
+        return len(self._open)
+
+    @property
+    def step_age_s(self) -> float | None:
+        """Since the engine last finished a step, while it holds work; None while it holds none."""
+        return self._engine.step_age_s(self._clock())
+
+    def build_snapshot(self, facts: ServerFacts) -> Snapshot:
+        """Everything, now."""
+        self._sequence += 1
+        now = self._clock()
+        return Snapshot(
+            sequence=self._sequence,
+            time_s=self._wall(),
+            monotonic_s=now,
+            uptime_s=now - self._started_s,
+            state=facts.state,
+            host=facts.host,
+            port=facts.port,
+            version=facts.version,
+            streams=self.streams(),
+            admission=self._admission(facts),
+            policy=facts.policy,
+            model=facts.model,
+            memory=self._engine.memory(facts),
+            rates=self._engine.rates(now),
+            engine=self._engine.view(facts, now),
+        )
+
+    def _admission(self, facts: ServerFacts) -> AdmissionView:
+        return AdmissionView(
+            in_flight=facts.in_flight,
+            max_in_flight=facts.max_in_flight,
+            peak_in_flight=facts.peak_in_flight,
+            admitted_total=facts.admitted_total,
+            refused_total=self._refused_by_code.total(),
+            refused_by_code=dict(self._refused_by_code),
+            finished_by_outcome=dict(self._finished_by_outcome),
+            recent_refusals=tuple(self._refusals),
+        )
+
+    def _fold_prefill(self, stream: _Stream, event: PrefillAdvanced) -> None:
+        stream.phase = "prefill"
+        stream.prefill_done_tokens = event.done_tokens
+        stream.computed_tokens += event.chunk_tokens
+        stream.computing_s += event.seconds
+        stream.progress_s = self._clock()
+
+    def _fold_tokens(self, stream: _Stream, event: TokensEmitted) -> None:
+        if not event.token_ids:
+            return
+        stream.phase = "decode"
+        stream.first_token_s = event.at_s if stream.first_token_s is None else stream.first_token_s
+        stream.completion_tokens += len(event.token_ids)
+        stream.tokens.add(event.at_s, len(event.token_ids))
+        stream.history.add(event.at_s, event.at_s, len(event.token_ids))
+        stream.progress_s = event.at_s
+
+
+class _EngineFold:
+    """The engine as a whole: its steps, its memory, and what it holds."""
+
+    def __init__(self, started_s: float) -> None:
+        self._held: set[str] = set()
+        """Sequences that the engine has and has not reported as ended, whatever their clients did since."""
+        self._work_since_s = started_s
+        self._died = False
+        self._last: StepDone | None = None
+        self._steps_total = 0
+        self._decode_total = 0
+        self._prefill_total = 0
+        self._decode, self._prefill = RecentSteps(), RecentSteps()
+        self._decode_history = SecondCounts(started_s, TOTAL_HISTORY_S)
+        self._prefill_history = SecondCounts(started_s, TOTAL_HISTORY_S)
+        self._memory = MemorySampled(active_bytes=0, cache_bytes=0, peak_bytes=0)
+
+    def took(self, request_id: str, now: float) -> None:
+        if self._died:
+            return
+        if not self._held:
+            self._work_since_s = now
+        self._held.add(request_id)
+
+    def fold(self, event: EngineEvent) -> None:
+        match event:
+            case StepDone():
+                self._fold_step(event)
+            case SequenceEnded():
+                self._held.discard(event.request_id)
+            case MemorySampled():
+                self._memory = event
+            case EngineDied():
+                self._died = True
+                self._held.clear()
+            case _:
+                pass
+
+    def _fold_step(self, step: StepDone) -> None:
+        self._last = step
+        self._steps_total += 1
+        self._decode_total += step.decode_tokens
+        self._prefill_total += step.prefill_tokens
+        began = step.at_s - step.seconds
+        self._decode.add(step.at_s, step.seconds, step.decode_tokens)
+        self._prefill.add(step.at_s, step.seconds, step.prefill_tokens)
+        self._decode_history.add(began, step.at_s, step.decode_tokens)
+        self._prefill_history.add(began, step.at_s, step.prefill_tokens)
+
+    def step_age_s(self, now: float) -> float | None:
+        if not self._held:
+            return None
+        last_s = self._last.at_s if self._last else self._work_since_s
+        return max(0.0, now - max(last_s, self._work_since_s))
+
+    def memory(self, facts: ServerFacts) -> MemoryView:
+        return MemoryView(
+            active_bytes=self._memory.active_bytes,
+            cache_bytes=self._memory.cache_bytes,
+            peak_bytes=self._memory.peak_bytes,
+            resident_bytes=facts.resident_bytes,
+            machine_bytes=facts.machine_bytes,
+        )
+
+    def rates(self, now: float) -> RatesView:
+        busy = bool(self._held)
+        return RatesView(
+            decode_tps=self._decode.rate(now, busy),
+            prefill_tps=self._prefill.rate(now, busy),
+            decode_history_tps=self._decode_history.history(now),
+            prefill_history_tps=self._prefill_history.history(now),
+            decode_tokens_total=self._decode_total,
+            prefill_tokens_total=self._prefill_total,
+        )
+
+    def view(self, facts: ServerFacts, now: float) -> EngineView:
+        return EngineView(
+            alive=facts.engine_alive,
+            busy=bool(self._held),
+            steps_total=self._steps_total,
+            step_s=self._last.seconds if self._last else None,
+            step_age_s=self.step_age_s(now),
+            error=facts.engine_error,
+        )
+
+
+def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
+    identity, until = stream.identity, now if stream.ended_s is None else stream.ended_s
+    return StreamView(
+        id=request_id,
+        session=identity.session,
+        parent_session=identity.parent_session,
+        lane=identity.lane,
+        client=identity.client,
+        model=identity.model,
+        phase=stream.phase,
+        context_tokens=stream.prefill_done_tokens + stream.completion_tokens,
+        context_limit_tokens=identity.context_limit_tokens,
+        prompt_tokens=identity.prompt_tokens,
+        cached_tokens=identity.cached_tokens,
+        completion_tokens=stream.completion_tokens,
+        max_tokens=identity.max_tokens,
+        prefill_done_tokens=stream.prefill_done_tokens,
+        prefill_tps=stream.prefill_tps,
+        decode_tps=stream.tokens.rate(until),
+        ttft_s=stream.ttft_s,
+        age_s=until - stream.opened_s,
+        idle_s=max(0.0, until - stream.progress_s),
+        streaming=identity.streaming,
+        decode_history_tps=stream.history.history(until),
+        outcome=stream.outcome,
+        outcome_detail=stream.outcome_detail,
+        finished_ago_s=None if stream.ended_s is None else now - stream.ended_s,
+    )

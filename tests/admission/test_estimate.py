@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.admission.estimate import UNKNOWN_S, clamp_wait_s, estimate_slot_s, estimate_stream_s
+from server.snapshot import StreamView
+
+
+def stream(**changes: Any) -> StreamView:
+    fields: dict[str, Any] = {
+        "id": "r",
+        "session": "s",
+        "parent_session": None,
+        "lane": "unknown",
+        "client": "c",
+        "model": "m",
+        "phase": "decode",
+        "context_tokens": 100,
+        "context_limit_tokens": 4096,
+        "prompt_tokens": 100,
+        "cached_tokens": 0,
+        "completion_tokens": 0,
+        "max_tokens": 100,
+        "prefill_done_tokens": 100,
+        "prefill_tps": 50.0,
+        "decode_tps": 10.0,
+        "ttft_s": 0.1,
+        "age_s": 1.0,
+        "idle_s": 0.0,
+        "streaming": True,
+        "decode_history_tps": (),
+    }
+    return StreamView(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, 10.0),
+        ({"completion_tokens": 60}, 4.0),
+        ({"completion_tokens": 100}, 0.0),
+        ({"decode_tps": None}, UNKNOWN_S),
+        ({"phase": "prefill", "prefill_done_tokens": 0, "decode_tps": None}, 2.0),
+        ({"phase": "prefill", "prefill_done_tokens": 0, "prefill_tps": None, "decode_tps": None}, UNKNOWN_S),
+        ({"phase": "prefill", "prefill_done_tokens": 50}, 11.0),
+    ],
+)
+def test_a_stream_ends_after_what_is_left_at_its_rates(changes: dict[str, Any], seconds: float) -> None:
+    assert estimate_stream_s(stream(**changes)) == pytest.approx(seconds)
+
+
+def test_a_slot_is_free_when_as_many_streams_have_ended_as_must() -> None:
+    streams = [stream(max_tokens=300), stream(max_tokens=50), stream(max_tokens=10, phase="finished")]
+    assert estimate_slot_s(streams, 1) == pytest.approx(5.0)
+    assert estimate_slot_s(streams, 2) == pytest.approx(30.0)
+    assert estimate_slot_s(streams, 3) == UNKNOWN_S
+    assert estimate_slot_s(streams, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "earliest", "latest"), [(0.0, 1, 3), (4.2, 5, 7), (40.0, 40, 50), (60.0, 45, 60), (1e9, 45, 60)]
+)
+def test_a_wait_is_whole_seconds_and_spread(seconds: float, earliest: int, latest: int) -> None:
+    waits = {clamp_wait_s(seconds, ratio / 100) for ratio in range(101)}
+    assert waits == set(range(earliest, latest + 1))
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1e12), st.floats(0, 1))
+def test_a_wait_is_always_from_1_to_60(seconds: float, ratio: float) -> None:
+    wait = clamp_wait_s(seconds, ratio)
+    assert isinstance(wait, int)
+    assert 1 <= wait <= 60

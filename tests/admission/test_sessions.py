@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from server.admission.sessions import BodyFacts, Identity, identify, make_printable, name_client
+
+FACTS = BodyFacts("You are helpful.", "Write a parser.", "key", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("headers", "session", "parent", "lane"),
+    [
+        ({"x-homebase-session": "a"}, "a", None, "parent"),
+        ({"x-homebase-session": "b", "x-homebase-parent-session": "a"}, "b", "a", "child"),
+        ({"x-homebase-session": "a", "x-homebase-parent-session": "a"}, "a", None, "parent"),
+        ({"x-dynamo-session-id": "d", "x-dynamo-parent-session-id": "p"}, "d", "p", "child"),
+        ({"x-claude-code-session-id": "c"}, "c", None, "parent"),
+        ({"x-claude-code-session-id": "c", "x-claude-code-agent-id": "g"}, "g", "c", "child"),
+        (
+            {
+                "x-claude-code-session-id": "c",
+                "x-claude-code-agent-id": "h",
+                "x-claude-code-parent-agent-id": "g",
+            },
+            "h",
+            "g",
+            "child",
+        ),
+        ({"session-id": "s", "thread-id": "t"}, "t", None, "parent"),
+        ({"session-id": "s"}, "s", None, "parent"),
+        ({"thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r", "child"),
+        ({"thread-id": "t", "x-openai-subagent": "collab_spawn"}, "t", None, "child"),
+        ({"thread-id": "t", "x-openai-subagent": "review"}, "t", None, "child"),
+        ({"thread-id": "t", "x-openai-subagent": "compact"}, "t", None, "auxiliary"),
+        ({"thread-id": "t", "x-openai-subagent": "memory_consolidation"}, "t", None, "auxiliary"),
+        ({"x-session-id": "o"}, "o", None, "parent"),
+        ({"x-session-affinity": "o"}, "o", None, "parent"),
+        ({"x-session-id": "o2", "x-parent-session-id": "o"}, "o2", "o", "child"),
+        ({"x-session-id": "o", "x-homebase-session": "ours"}, "ours", None, "parent"),
+    ],
+)
+def test_headers_of_each_family_name_session_and_parent(
+    headers: dict[str, str], session: str, parent: str | None, lane: str
+) -> None:
+    found = identify(headers, FACTS)
+    assert (found.session, found.parent_session, found.lane) == (session, parent, lane)
+
+
+def test_without_headers_a_conversation_keeps_its_session_and_its_lane_is_unknown() -> None:
+    first, later = identify({}, FACTS), identify({"user-agent": "x"}, FACTS)
+    assert first.session == later.session
+    assert first.session.startswith("conversation-")
+    assert (first.parent_session, first.lane) == (None, "unknown")
+
+
+@pytest.mark.parametrize("change", [{"system_text": ""}, {"first_user_text": "x"}, {"api_key": ""}, {"peer": "::1"}])
+def test_without_headers_another_beginning_key_or_peer_is_another_session(change: Any) -> None:
+    assert identify({}, msgspec.structs.replace(FACTS, **change)).session != identify({}, FACTS).session
+
+
+def test_text_cannot_move_between_the_parts_of_a_fingerprint() -> None:
+    assert identify({}, BodyFacts("ab", "c", "", "")) != identify({}, BodyFacts("a", "bc", "", ""))
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "name"),
+    [
+        ("", "unknown"),
+        ("OpenAI/Python 3.57.0", "OpenAI/Python 3.57.0"),
+        ("opencode/1.18.33 ai-sdk/provider-utils/3.0 runtime/node.js/22", "opencode/1.18.33"),
+        ("QwenCode/0.15.10 (linux; x64)", "QwenCode/0.15.10"),
+        ("python-httpx/0.28.1", "python-httpx/0.28.1"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("x" * 90, "x" * 39 + "…"),
+    ],
+)
+def test_a_client_has_a_short_printable_name(user_agent: str, name: str) -> None:
+    assert name_client(user_agent) == name
+
+
+def test_what_a_client_sends_is_safe_to_print() -> None:
+    found = identify({"x-homebase-session": "a\x1b]0;title\x07", "x-homebase-parent-session": "p\u202e"}, FACTS)
+    assert found == Identity("a\\x1b]0;title\\x07", "p\\u202e", "child", "unknown")
+    assert len(make_printable("s" * 500, 64)) == 64

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.admission.decide import Asked
+from server.admission.slots import Admission, Permit
+from server.errors import Refusal
+from server.policy import AdmissionPolicy
+
+ASKED = Asked("unknown", 10, None)
+TWO = AdmissionPolicy(max_in_flight=2)
+
+
+def test_slots_are_taken_up_to_the_limit_and_given_back() -> None:
+    admission = Admission()
+    first, _ = admission.admit(ASKED, TWO), admission.admit(ASKED, TWO)
+    with pytest.raises(Refusal) as caught:
+        admission.admit(ASKED, TWO)
+    assert (caught.value.code, caught.value.limit, caught.value.used) == ("in_flight_full", 2, 2)
+    first.release()
+    admission.admit(ASKED, TWO)
+    assert (admission.in_flight, admission.peak_in_flight, admission.admitted_total) == (2, 2, 3)
+
+
+def test_giving_back_twice_frees_one_slot() -> None:
+    admission = Admission()
+    first, _ = admission.admit(ASKED, TWO), admission.admit(ASKED, TWO)
+    first.release()
+    first.release()
+    assert admission.in_flight == 1
+    assert not first.is_held
+
+
+def test_the_peak_stays_when_slots_are_given_back() -> None:
+    admission = Admission()
+    first, second = admission.admit(ASKED, TWO), admission.admit(ASKED, TWO)
+    first.release()
+    second.release()
+    admission.admit(ASKED, TWO)
+    assert (admission.in_flight, admission.peak_in_flight) == (1, 2)
+
+
+def test_asking_takes_nothing() -> None:
+    admission = Admission()
+    assert admission.find_refusal(ASKED, TWO) is None
+    assert (admission.in_flight, admission.admitted_total) == (0, 0)
+
+
+def test_a_draining_server_admits_nothing_until_it_resumes() -> None:
+    admission = Admission()
+    running = admission.admit(ASKED, TWO)
+    admission.drain()
+    with pytest.raises(Refusal) as caught:
+        admission.admit(ASKED, TWO)
+    assert caught.value.code == "draining"
+    assert running.is_held
+    admission.resume()
+    assert admission.admit(ASKED, TWO).is_held
+
+
+def test_refusals_at_the_same_moment_say_different_times() -> None:
+    admission = Admission()
+    admission.admit(ASKED, AdmissionPolicy(max_in_flight=1))
+    waits = {admission.estimate_retry_after_s(AdmissionPolicy(max_in_flight=1)) for _ in range(200)}
+    assert len(waits) > 1
+    assert all(1 <= wait <= 60 for wait in waits)
+
+
+actions = st.lists(
+    st.one_of(
+        st.just("admit"),
+        st.tuples(st.just("release"), st.integers(0, 200)),
+        st.tuples(st.just("limit"), st.integers(1, 8)),
+    ),
+    max_size=120,
+)
+
+
+@settings(deadline=None)
+@given(actions)
+def test_under_any_sequence_no_slot_leaks_and_none_is_given_above_the_limit(sequence: list[object]) -> None:
+    admission, policy, held = Admission(), TWO, list[Permit]()
+    for action in sequence:
+        before = admission.in_flight
+        match action:
+            case "admit":
+                if before < policy.max_in_flight:
+                    held.append(admission.admit(ASKED, policy))
+                    assert admission.in_flight == before + 1 <= policy.max_in_flight
+                else:
+                    with pytest.raises(Refusal, match=f"{before} of {policy.max_in_flight} in flight"):
+                        admission.admit(ASKED, policy)
+            case ("release", int(place)) if held:
+                held.pop(place % len(held)).release()
+                assert admission.in_flight == before - 1
+            case ("limit", int(limit)):
+                policy = AdmissionPolicy(max_in_flight=limit)
+                assert admission.in_flight == before, "a lower limit cuts nothing that runs"
+            case _:
+                pass
+        assert admission.in_flight == len(held)
+    for permit in held:
+        permit.release()
+    assert admission.in_flight == 0

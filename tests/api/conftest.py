@@ -1,0 +1,289 @@
+"""A whole API over a scripted engine: real app, admission, dispatcher and telemetry; only tokens are made up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from quart import Quart
+from quart.typing import TestClientProtocol
+
+from server.admission.slots import Admission
+from server.api.app import build_app
+from server.api.services import Services
+from server.engine.dispatch import Dispatcher
+from server.engine.request import EngineRequest
+from server.errors import EngineDead, InvalidRequest
+from server.events import (
+    EngineDied,
+    EngineEvent,
+    EventRing,
+    Outcome,
+    PrefillAdvanced,
+    Refused,
+    SequenceEnded,
+    StreamEnded,
+    TokensEmitted,
+)
+from server.policy import LimitValue, Policy, apply_changes, validate_policy
+from server.snapshot import ModelView, PolicyView, ServerState, Snapshot, StreamView
+from server.telemetry import ServerFacts, Telemetry
+from server.text.detokenizer import ByteDetokenizer, Detokenizer
+from server.text.tokenizer import TextCodec
+
+STOP_ID = 256
+LIMIT = 4096
+CHAT = "/v1/chat/completions"
+
+
+class ByteCodec(TextCodec):
+    """One token per byte; 256 ends an answer. Two messages or ten, the prompt is their text."""
+
+    def __init__(self) -> None:
+        self.stop_ids = frozenset({STOP_ID})
+        self.vocab_size = 257
+        self.seen: list[list[Mapping[str, Any]]] = []
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], limit_tokens: int | None = None) -> list[int]:
+        self.seen.append(list(messages))
+        text = "".join(str(message["content"]) for message in messages)
+        if "template, refuse" in text:
+            raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
+        return list(text.encode())
+
+    def build_detokenizer(self) -> Detokenizer:
+        return ByteDetokenizer([bytes([n]) for n in range(256)] + [b""], self.stop_ids)
+
+
+Script = Callable[["FakeEngine", EngineRequest], None]
+
+
+class FakeEngine:
+    """Takes requests and does nothing until it is told to; an ended sequence leaves at the next turn of the loop."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, EngineRequest] = {}
+        self.open: dict[str, EngineRequest] = {}
+        self.cancelled: list[str] = []
+        self.script: Script | None = None
+        self.dead: str | None = None
+        self.dispatcher: Dispatcher | None = None
+
+    def submit(self, request: EngineRequest) -> None:
+        if self.dead:
+            raise EngineDead(self.dead)
+        self.requests[request.id] = self.open[request.id] = request
+        if self.script:
+            asyncio.get_running_loop().call_soon(self.script, self, request)
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+        asyncio.get_running_loop().call_soon(self.end, request_id, "cancelled")
+
+    def deliver(self, *events: EngineEvent) -> None:
+        assert self.dispatcher is not None
+        self.dispatcher.receive(events)
+
+    def prefill(self, request_id: str, done: int, chunk: int) -> None:
+        self.deliver(PrefillAdvanced(request_id, done, chunk, 0.01))
+
+    def say(self, request_id: str, text: str | bytes) -> None:
+        data = text.encode() if isinstance(text, str) else text
+        self.deliver(TokensEmitted(request_id, tuple(data), asyncio.get_running_loop().time()))
+
+    def end(self, request_id: str, outcome: Outcome, error: str | None = None) -> None:
+        if self.open.pop(request_id, None) is not None:
+            self.deliver(SequenceEnded(request_id, outcome, asyncio.get_running_loop().time(), error))
+
+    def die(self, reason: str) -> None:
+        self.dead = reason
+        self.open.clear()
+        self.deliver(EngineDied(reason))
+
+    @property
+    def only(self) -> str:
+        """The id of the one sequence that is open."""
+        (request_id,) = self.open
+        return request_id
+
+
+def speak(*pieces: str | bytes, outcome: Outcome = "stop") -> Script:
+    """A script: prefill in one chunk, then the pieces one token batch each, then the end."""
+
+    def run(engine: FakeEngine, request: EngineRequest) -> None:
+        engine.prefill(request.id, len(request.prompt_ids), len(request.prompt_ids))
+        for piece in pieces:
+            engine.say(request.id, piece)
+        if outcome == "stop":
+            engine.deliver(TokensEmitted(request.id, (STOP_ID,), 0.0))
+        engine.end(request.id, outcome)
+
+    return run
+
+
+@dataclass
+class Rig:
+    """The API and everything around it, open to inspection."""
+
+    app: Quart
+    engine: FakeEngine
+    admission: Admission
+    telemetry: Telemetry
+    ring: EventRing
+    codec: ByteCodec
+    policy: Policy = field(default_factory=Policy)
+    model: ModelView | None = None
+    state: ServerState = "serving"
+    engine_alive: bool = True
+
+    @property
+    def client(self) -> TestClientProtocol:
+        return self.app.test_client()
+
+    def set_policy(self, **changes: LimitValue) -> None:
+        """Dotted keys with `__` for the dot."""
+        document = msgspec.to_builtins(self.policy)
+        dotted = {name.replace("__", "."): value for name, value in changes.items()}
+        self.policy = validate_policy(apply_changes(document, dotted))
+
+    def read_model(self) -> ModelView:
+        assert self.model is not None
+        asked = self.policy.policy.max_context_tokens
+        effective = min(asked or self.model.context_limit_tokens, self.model.context_limit_tokens)
+        return msgspec.structs.replace(self.model, effective_context_limit_tokens=effective)
+
+    def streams(self) -> tuple[StreamView, ...]:
+        return self.telemetry.streams()
+
+    def refusals(self) -> list[Refused]:
+        return [entry.notice for entry in self.ring.after(0) if isinstance(entry.notice, Refused)]
+
+    def ends(self) -> list[StreamEnded]:
+        return [entry.notice for entry in self.ring.after(0) if isinstance(entry.notice, StreamEnded)]
+
+    def build_snapshot(self) -> Snapshot:
+        return self.telemetry.build_snapshot(
+            ServerFacts(
+                state=self.state,
+                host="127.0.0.1",
+                port=11234,
+                version="0.1.0",
+                in_flight=self.admission.in_flight,
+                max_in_flight=self.policy.policy.max_in_flight,
+                peak_in_flight=self.admission.peak_in_flight,
+                admitted_total=self.admission.admitted_total,
+                policy=PolicyView("homebase.toml", True, "", None, {}),
+                model=self.read_model(),
+                engine_alive=self.engine_alive,
+                engine_error=self.engine.dead,
+                resident_bytes=1,
+                machine_bytes=2,
+            )
+        )
+
+    async def post(self, body: Mapping[str, Any] | bytes, headers: Mapping[str, str] | None = None) -> Any:
+        """Send a chat request and read the whole answer."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"content-type": "application/json", **(headers or {})}
+        return await self.client.post(CHAT, data=data, headers=sent)
+
+    async def until(self, claim: Callable[[], object], within_s: float = 5.0) -> None:
+        """Wait until a claim holds."""
+        end_s = asyncio.get_running_loop().time() + within_s
+        while not claim():
+            assert asyncio.get_running_loop().time() < end_s, "it never came to hold"
+            await asyncio.sleep(0.001)
+
+    async def settle(self, turns: int = 20) -> None:
+        """Let everything that is ready run."""
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+
+def chat_body(text: str = "hi", **fields: Any) -> dict[str, Any]:
+    return {"model": "nano", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def build_model_view(state: Any = "ready") -> ModelView:
+    return ModelView(
+        id="org/nano",
+        path="/models/nano",
+        state=state,
+        detail="",
+        architecture="fake",
+        dtype="float32",
+        quantization="",
+        parameters=1,
+        weights_bytes=4,
+        context_limit_tokens=LIMIT,
+        effective_context_limit_tokens=LIMIT,
+        device="cpu",
+        mtp="off",
+        embedded=True,
+        load_s=0.1,
+    )
+
+
+def build_rig() -> Rig:
+    engine, ring, codec = FakeEngine(), EventRing(5000), ByteCodec()
+    telemetry = Telemetry(ring)
+    admission = Admission(telemetry.streams)
+    dispatcher = engine.dispatcher = Dispatcher(engine, telemetry.fold)
+    rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, model=build_model_view())
+    services = Services(
+        read_policy=lambda: rig.policy,
+        read_model=lambda: rig.read_model(),
+        text=lambda: rig.codec,
+        admission=admission,
+        dispatcher=lambda: dispatcher,
+        telemetry=telemetry,
+        build_snapshot=rig.build_snapshot,
+    )
+    rig.app = build_app(services)
+    return rig
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return build_rig()
+
+
+@pytest.fixture(name="speak")
+def speak_fixture() -> Callable[..., Script]:
+    return speak
+
+
+@pytest.fixture(name="chat_body")
+def chat_body_fixture() -> Callable[..., dict[str, Any]]:
+    return chat_body
+
+
+@pytest.fixture
+async def port(rig: Rig, caplog: pytest.LogCaptureFixture) -> AsyncIterator[int]:
+    """The application at a free port of the real server; its log must stay free of errors, whatever clients do."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)
+    listener.setblocking(False)
+    number: int = listener.getsockname()[1]
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn.error")
+    config.include_server_header = False
+    config.graceful_timeout = 0.2
+    over = asyncio.Event()
+    server = asyncio.create_task(serve(rig.app, config, shutdown_trigger=over.wait, mode="asgi"))
+    yield number
+    over.set()
+    await asyncio.wait_for(server, 10)
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]

@@ -1,0 +1,53 @@
+"""Which notices pop up, and in which words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from console.toasts import toast_for
+from server.events import LogLine, ModelStateChanged, PolicyChanged, PolicyProblem, StreamEnded
+
+if TYPE_CHECKING:
+    from tests.console.conftest import Samples
+
+
+def test_an_outside_edit_is_told_and_ones_own_is_not() -> None:
+    change = (("policy.max_in_flight", "2", "1"),)
+    toast = toast_for(PolicyChanged(time_s=0, origin="file", changes=change))
+    assert toast is not None
+    assert toast.text == "homebase.toml changed outside, in force: max_in_flight 2 → 1"
+    assert toast_for(PolicyChanged(time_s=0, origin="console", changes=change)) is None
+
+
+def test_a_broken_file_warns_and_its_repair_calms() -> None:
+    broken = toast_for(PolicyProblem(time_s=0, message="line 3: \x1b no"))
+    repaired = toast_for(PolicyProblem(time_s=0, message=""))
+    assert broken is not None
+    assert broken.severity == "warning"
+    assert "\\x1b no" in broken.text
+    assert repaired is not None
+    assert repaired.severity == "information"
+
+
+def test_failures_are_errors_and_ordinary_life_is_silent(samples: Samples) -> None:
+    failed = toast_for(ModelStateChanged(time_s=0, state="failed", detail="no tensors"))
+    assert failed is not None
+    assert failed.severity == "error"
+    ended = StreamEnded(
+        time_s=0,
+        request_id="s-1",
+        outcome="failed",
+        detail="boom",
+        session="x",
+        lane="parent",
+        client="c",
+        prompt_tokens=1,
+        completion_tokens=1,
+        ttft_s=None,
+        age_s=1.0,
+    )
+    toast = toast_for(ended)
+    assert toast is not None
+    assert toast.text == "Stream s-1 of c failed: boom"
+    assert toast_for(samples.refused()) is None
+    assert toast_for(LogLine(time_s=0, level="error", source="x", message="y")) is None

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+
+from server.engine.memory import SAMPLE_INTERVAL_S, TRIM_INTERVAL_STEPS, EngineMemory
+from server.events import MemorySampled
+
+
+def test_samples_come_at_their_interval_and_say_what_mlx_says() -> None:
+    memory = EngineMemory()
+    kept = mx.zeros((100_000,))
+    mx.eval(kept)
+    (sample,) = memory.sample(100.0)
+    assert isinstance(sample, MemorySampled)
+    assert sample.active_bytes >= kept.nbytes
+    assert sample.peak_bytes >= sample.active_bytes
+    assert memory.sample(100.0 + SAMPLE_INTERVAL_S / 2) == ()
+    assert len(memory.sample(100.0 + SAMPLE_INTERVAL_S)) == 1
+
+
+@pytest.fixture
+def clears(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    calls: list[None] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: calls.append(None))
+    return calls
+
+
+def test_buffers_are_given_back_when_a_sequence_ends(clears: list[None]) -> None:
+    memory = EngineMemory()
+    memory.trim(sequence_ended=False)
+    assert len(clears) == 0
+    memory.trim(sequence_ended=True)
+    assert len(clears) == 1
+
+
+def test_buffers_are_given_back_now_and_then_while_nothing_ends(clears: list[None]) -> None:
+    memory = EngineMemory()
+    for _ in range(3 * TRIM_INTERVAL_STEPS):
+        memory.trim(sequence_ended=False)
+    assert len(clears) == 3

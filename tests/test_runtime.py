@@ -1,0 +1,393 @@
+"""The whole server in this process, over a model that steps when told: start, states, and an end that is in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import mlx.core as mx
+import pytest
+
+from console.local import LocalSource
+from server.errors import AddressInUse, ModelNotFound, PolicyConflict, PolicyInvalid, StartupError
+from server.events import EventRing, ModelStateChanged, StreamEnded
+from server.listen import bind_socket
+from server.models.cache import ModelFacts, Segment
+from server.models.folder import EMBEDDED_FOLDER
+from server.policy import LimitValue
+from server.runtime import Runtime
+
+T = TypeVar("T")
+VOCAB = 3072
+CONFIG = "[policy]\nmax_in_flight = 2  # parent + 1\n"
+
+
+class CountedState:
+    """Only a length."""
+
+    offset = 0
+    nbytes = 0
+
+    def checkpoint(self) -> object:
+        return self.offset
+
+    def rollback(self, checkpoint: object) -> None:
+        assert isinstance(checkpoint, int)
+        self.offset = checkpoint
+
+    def arrays(self) -> list[mx.array]:
+        return []
+
+
+class SteppedModel:
+    """Always says the same token. A step waits for `gate`, the load for `load_gate`."""
+
+    def __init__(self) -> None:
+        self.facts = ModelFacts("nano", str(EMBEDDED_FOLDER), "stepped", VOCAB, 4096, "float32", "", 0, 0, False, True)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.in_step = threading.Event()
+        self.load_gate = threading.Event()
+        self.load_gate.set()
+        self.load_fault: Exception | None = None
+
+    def load(self, path: str, dtype: str) -> SteppedModel:
+        assert (path, dtype) == ("nano", "auto")
+        assert self.load_gate.wait(60)
+        if self.load_fault:
+            raise self.load_fault
+        return self
+
+    def build_state(self) -> CountedState:
+        return CountedState()
+
+    def forward(self, segments: Sequence[Segment]) -> mx.array:
+        self.in_step.set()
+        assert self.gate.wait(120)
+        for segment in segments:
+            segment.state.offset += len(segment.token_ids)  # type: ignore[misc]  # our own state, above
+        return mx.zeros((len(segments), VOCAB)) + (mx.arange(VOCAB) == 65) * 50.0
+
+
+class Rig:
+    """A runtime on a port of its own, and a client of it."""
+
+    def __init__(self, folder: Path, model: SteppedModel) -> None:
+        self.model = model
+        self.config = folder / "homebase.toml"
+        self.config.write_text(CONFIG)
+        self.ring = EventRing()
+        with bind_socket("127.0.0.1", 0) as listener:
+            self.port = listener.getsockname()[1]
+        overrides: dict[str, tuple[LimitValue, str]] = {"server.port": (self.port, "--port")}
+        self.runtime = Runtime(self.config, b"", overrides, self.ring)
+        self.source = LocalSource(self.runtime)
+        self.told: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def state(self) -> str:
+        return self.runtime.snapshot.state
+
+    def start(self, until: str = "serving") -> None:
+        self.runtime.prepare()
+        self.runtime.start()
+        self.wait_for_state(until)
+
+    def wait_for_state(self, state: str) -> None:
+        self.wait_until(f"the state is {state}", lambda: self.state == state)
+
+    def wait_until(self, what: str, look: Callable[[], T]) -> T:
+        until = time.monotonic() + 30
+        while not (seen := look()):
+            assert time.monotonic() < until, f"{what}; {self.runtime.snapshot}"
+            threading.Event().wait(0.01)
+        return seen
+
+    def open_stream(self) -> None:
+        """A client reads a stream on its own thread; its lines go to `told`."""
+        body: dict[str, Any] = {
+            "model": "nano",
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 4000,
+            "temperature": 0,
+            "stream": True,
+        }
+
+        def read() -> None:
+            with httpx.stream("POST", f"{self.url}/v1/chat/completions", json=body, timeout=60) as response:
+                self.told.extend(line for line in response.iter_lines() if line)
+
+        before = self.runtime.snapshot.admission.admitted_total
+        thread = threading.Thread(target=read)
+        thread.start()
+        self._threads.append(thread)
+        self.wait_until("it is admitted", lambda: self.runtime.snapshot.admission.admitted_total > before)
+
+    def join_clients(self) -> None:
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a client was left waiting"
+
+    def close(self) -> None:
+        for gate in (self.model.gate, self.model.load_gate):
+            gate.set()
+        self.runtime.stop()
+        self.join_clients()
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> SteppedModel:
+    stepped = SteppedModel()
+    monkeypatch.setattr("server.models.loader.load_model", stepped.load)
+    return stepped
+
+
+@pytest.fixture
+def rig(tmp_path: Path, model: SteppedModel) -> Iterator[Rig]:
+    built = Rig(tmp_path, model)
+    yield built
+    built.close()
+
+
+def test_it_listens_before_the_model_is_there_and_says_when_it_is(rig: Rig):
+    rig.model.load_gate.clear()
+    rig.start(until="starting")
+    assert httpx.get(f"{rig.url}/health").status_code == 200
+    assert httpx.get(f"{rig.url}/ready").status_code == 503
+    assert rig.runtime.snapshot.model.state == "loading"
+    rig.model.load_gate.set()
+    rig.wait_for_state("serving")
+    assert httpx.get(f"{rig.url}/ready").status_code == 200
+    model = rig.runtime.snapshot.model
+    assert (model.architecture, model.effective_context_limit_tokens, model.embedded) == ("stepped", 4096, True)
+    assert model.load_s is not None
+    states = [entry.notice.state for entry in rig.ring.after(0) if isinstance(entry.notice, ModelStateChanged)]
+    assert states == ["loading", "ready"]
+
+
+def test_snapshots_are_new_four_times_a_second_and_show_a_stream_at_once(rig: Rig):
+    rig.start()
+    first = rig.runtime.snapshot
+    later = rig.wait_until("two more snapshots", lambda: rig.runtime.snapshot.sequence >= first.sequence + 2)
+    assert later
+    assert 0 < rig.runtime.snapshot.monotonic_s - first.monotonic_s < 5
+    rig.model.gate.clear()
+    rig.open_stream()
+    (stream,) = rig.runtime.snapshot.streams
+    assert (stream.phase, stream.model) == ("waiting", "nano")
+    assert rig.runtime.snapshot.memory.resident_bytes > 1_000_000
+    assert rig.runtime.snapshot.memory.machine_bytes > rig.runtime.snapshot.memory.resident_bytes
+
+
+def test_stopping_tells_every_client_and_frees_the_port(rig: Rig):
+    rig.start()
+    rig.open_stream()
+    rig.open_stream()
+    began = time.monotonic()
+    assert rig.runtime.stop()
+    assert time.monotonic() - began < 3
+    rig.join_clients()
+    assert sum("shutting down" in line for line in rig.told) == 2
+    assert rig.state == "stopped"
+    assert rig.runtime.fault is None
+    bind_socket("127.0.0.1", rig.port).close()
+    ended = [entry.notice for entry in rig.ring.after(0) if isinstance(entry.notice, StreamEnded)]
+    assert {notice.outcome for notice in ended} == {"failed"}
+
+
+def test_a_step_that_does_not_end_holds_up_neither_clients_nor_the_stop(rig: Rig):
+    rig.start()
+    rig.model.gate.clear()
+    rig.open_stream()
+    assert rig.model.in_step.wait(30)
+    began = time.monotonic()
+    assert rig.runtime.stop() is False, "the engine is left behind, and its owner is told so"
+    assert time.monotonic() - began < 6
+    rig.join_clients()
+    assert any("shutting down" in line for line in rig.told)
+
+
+def test_a_client_that_does_not_read_does_not_hold_up_the_stop(rig: Rig):
+    rig.start()
+    asked = {"model": "nano", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000}
+    body = json.dumps(asked | {"temperature": 0, "stream": True})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        client.connect(("127.0.0.1", rig.port))
+        client.sendall((head + body).encode())
+        rig.wait_until("much is sent", lambda: sum(s.completion_tokens for s in rig.runtime.snapshot.streams) > 2000)
+        began = time.monotonic()
+        rig.runtime.stop()
+        assert time.monotonic() - began < 6
+
+
+def test_stopping_during_the_load_is_in_time(rig: Rig):
+    rig.model.load_gate.clear()
+    rig.start(until="starting")
+    rig.wait_until(
+        "the engine loads", lambda: any(thread.name == "homebase-engine" for thread in threading.enumerate())
+    )
+    began = time.monotonic()
+    assert rig.runtime.stop() is False
+    assert time.monotonic() - began < 6
+
+
+def test_two_who_stop_it_both_wait_for_the_end(rig: Rig):
+    rig.start()
+    rig.open_stream()
+    results: list[bool] = []
+    threads = [threading.Thread(target=lambda: results.append(rig.runtime.stop())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert results == [True, True]
+    assert rig.runtime.ended.is_set()
+
+
+def test_stopping_what_never_started_is_fine(rig: Rig):
+    assert rig.runtime.stop()
+
+
+def test_a_long_step_is_a_stall_and_its_end_is_the_end_of_it(rig: Rig):
+    rig.config.write_text("[engine]\nstall_s = 1\n")
+    rig.start()
+    rig.model.gate.clear()
+    rig.open_stream()
+    rig.wait_for_state("stalled")
+    assert httpx.get(f"{rig.url}/health").status_code == 503
+    rig.model.gate.set()
+    rig.wait_for_state("serving")
+
+
+def test_a_model_that_does_not_load_leaves_the_server_up_with_one_sentence(rig: Rig):
+    rig.model.load_fault = MemoryError("no room for 60 GB")
+    rig.start(until="engine_dead")
+    snapshot = rig.runtime.snapshot
+    assert snapshot.model.state == "failed"
+    assert "no room for 60 GB" in snapshot.model.detail
+    assert snapshot.model.detail.count("\n") == 0
+    assert httpx.get(f"{rig.url}/health").status_code == 503
+    answer = httpx.post(
+        f"{rig.url}/v1/chat/completions", json={"model": "nano", "messages": [{"role": "user", "content": "x"}]}
+    )
+    assert answer.status_code in (500, 503)
+    assert "no room for 60 GB" in answer.json()["error"]["message"]
+
+
+def test_an_engine_that_dies_is_seen_everywhere(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    def fall_over(*_: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    rig.start()
+    rig.model.gate.clear()
+    rig.open_stream()
+    monkeypatch.setattr("server.engine.step.StepRunner.run_step", fall_over)
+    rig.model.gate.set()
+    rig.wait_for_state("engine_dead")
+    rig.join_clients()
+    assert "the device is gone" in rig.told[-1]
+    snapshot = rig.runtime.snapshot
+    assert not snapshot.engine.alive
+    assert "the device is gone" in (snapshot.engine.error or "")
+    assert (snapshot.engine.busy, snapshot.admission.in_flight) == (False, 0)
+    answer = httpx.get(f"{rig.url}/health")
+    assert answer.status_code == 503
+    assert "the device is gone" in answer.json()["reason"]
+
+
+def test_a_server_that_cannot_serve_says_so_at_the_start(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    async def refuse(*_: object) -> None:
+        raise RuntimeError("no loop today")
+
+    monkeypatch.setattr("server.runtime.serve_http", refuse)
+    rig.runtime.prepare()
+    with pytest.raises(StartupError, match="no loop today"):
+        rig.runtime.start()
+
+
+def test_what_can_be_known_before_is_told_before_anything_starts(tmp_path: Path, model: SteppedModel):
+    rig = Rig(tmp_path, model)
+    rig.config.write_text("[policy]\nmax_in_flight = 0\n")
+    with pytest.raises(PolicyInvalid, match=r"homebase.toml:2"):
+        rig.runtime.prepare()
+    rig.config.write_text('[model]\npath = "/no/such/folder"\n')
+    with pytest.raises(ModelNotFound):
+        rig.runtime.prepare()
+    rig.config.write_text("")
+    with bind_socket("127.0.0.1", rig.port), pytest.raises(AddressInUse):
+        rig.runtime.prepare()
+
+
+async def test_the_console_edits_limits_and_takes_them_back_through_its_source(rig: Rig):
+    rig.start()
+    changes: dict[str, LimitValue] = {"policy.max_in_flight": 1}
+    draft = await rig.source.draft(changes)
+    assert "-max_in_flight = 2" in draft.diff
+    assert rig.config.read_text() == CONFIG
+    state = await rig.source.save(changes, draft.etag)
+    assert rig.config.read_text() == CONFIG.replace("= 2", "= 1")
+    assert state is rig.source.policy()
+    rig.wait_until("it is in force", lambda: rig.source.snapshot().admission.max_in_flight == 1)
+    with pytest.raises(PolicyInvalid):
+        await rig.source.save({"policy.max_in_flight": 99}, state.etag)
+    await rig.source.undo()
+    assert rig.config.read_text() == CONFIG
+    with pytest.raises(PolicyConflict):
+        await rig.source.undo()
+
+
+async def test_the_console_stops_a_stream_and_its_client_is_told(rig: Rig):
+    rig.start()
+    rig.open_stream()
+    (stream,) = rig.source.snapshot().streams
+    assert await rig.source.stop(stream.id)
+    await asyncio.to_thread(rig.join_clients)
+    assert '"error"' in rig.told[-1]
+    assert "shutting down" not in rig.told[-1]
+    (ended,) = (entry.notice for entry in rig.source.notices(0) if isinstance(entry.notice, StreamEnded))
+    assert ended.outcome == "cancelled"
+    assert not await rig.source.stop(stream.id)
+    rig.wait_until("the slot is free", lambda: rig.source.snapshot().admission.in_flight == 0)
+
+
+async def test_acting_after_the_end_is_an_error_and_not_a_wait(rig: Rig):
+    rig.start()
+    rig.runtime.stop()
+    with pytest.raises(StartupError, match="not running"):
+        await rig.source.stop("x")
+
+
+def test_an_open_address_without_a_key_is_warned_of(
+    tmp_path: Path, model: SteppedModel, caplog: pytest.LogCaptureFixture
+):
+    rig = Rig(tmp_path, model)
+    rig.config.write_text('[server]\nhost = "0.0.0.0"\n')
+    try:
+        rig.start()
+        assert any("api_key" in record.message for record in caplog.records if record.levelname == "WARNING")
+        assert any("api_key" in warning for warning in rig.source.policy().warnings)
+    finally:
+        rig.close()
+
+
+def test_idle_snapshots_are_cheap(rig: Rig):
+    rig.start()
+    core = rig.runtime._core
+    began = time.process_time()
+    for _ in range(100):
+        core.build_snapshot()
+    assert (time.process_time() - began) / 100 < 0.005, "four a second must stay far below 3 % of a core"

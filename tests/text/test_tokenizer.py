@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import server.text.tokenizer as tokenizer_module
+from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest
+from server.text.tokenizer import TextCodec, load_text_codec
+
+NANO = Path(tokenizer_module.__file__).parents[1] / "models" / "nano"
+USER = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture(scope="module")
+def codec() -> TextCodec:
+    return load_text_codec(NANO)
+
+
+def decode(codec: TextCodec, ids: list[int]) -> str:
+    detokenizer = codec.build_detokenizer()
+    return "".join(map(detokenizer.add, ids)) + detokenizer.finish()
+
+
+def test_a_chat_is_rendered_up_to_the_answer(codec: TextCodec) -> None:
+    text = codec._render([{"role": "system", "content": "Be brief."}, USER])
+    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n")
+    assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    ids = codec.encode_chat([USER])
+    assert ids[0] == 1
+    assert all(0 <= token_id < codec.vocab_size for token_id in ids)
+
+
+def test_stop_ids_come_from_every_file_that_names_one(codec: TextCodec) -> None:
+    assert codec.stop_ids == {0, 2}
+    assert codec.vocab_size == 3072
+
+
+def test_special_tokens_are_never_shown(codec: TextCodec) -> None:
+    ids = codec._encode("<|im_start|>a<|im_end|>b<think>c")
+    assert decode(codec, ids) == "abc"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["def f(x):\n    return x\n", "  two spaces", "Příliš žluťoučký kůň", "日本語 emoji 👩‍👩‍👧", "\ttab\r\nend ", ""],
+)
+def test_what_is_encoded_is_decoded_again(codec: TextCodec, text: str) -> None:
+    assert decode(codec, codec._encode(text)) == text
+
+
+def test_random_tokens_decode_as_the_tokenizer_decodes_them(codec: TextCodec) -> None:
+    dice = random.Random(3)
+    for _ in range(50):
+        ids = [dice.randrange(14, codec.vocab_size) for _ in range(20)]
+        whole = codec._decode(ids)
+        if "\ufffd" not in whole:
+            assert decode(codec, ids) == whole
+
+
+def test_what_the_template_refuses_is_the_requests_fault_and_says_why(codec: TextCodec) -> None:
+    with pytest.raises(InvalidRequest, match="System message must be at the beginning"):
+        codec.encode_chat([USER, {"role": "system", "content": "late"}])
+
+
+def test_a_template_that_breaks_on_the_messages_is_the_requests_fault(codec: TextCodec) -> None:
+    call = {"function": {"name": "f", "arguments": 5}}
+    with pytest.raises(InvalidRequest, match="chat template does not take these messages"):
+        codec.encode_chat([USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
+
+
+def test_deep_nesting_is_the_requests_fault_and_no_crash(codec: TextCodec) -> None:
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    call = {"function": {"name": "f", "arguments": deep}}
+    with pytest.raises(InvalidRequest):
+        codec.encode_chat([USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
+
+
+def test_a_text_far_over_the_limit_is_not_encoded_to_its_end(codec: TextCodec, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def encode(text: str) -> list[int]:
+        sizes.append(len(text))
+        return [5] * len(text)
+
+    monkeypatch.setattr(codec, "_encode", encode)
+    with pytest.raises(ContextLengthExceeded, match=r"65,536 tokens, but the prompt has at least 199,984 tokens"):
+        codec.encode_chat([{"role": "user", "content": "x" * 5_000_000}], 65_536)
+    assert sizes == [tokenizer_module.SLICE_CHARS]
+
+
+def test_a_long_text_within_the_limit_is_encoded(codec: TextCodec) -> None:
+    ids = codec.encode_chat([{"role": "user", "content": "a" * 1_000_001}], 10_000_000)
+    assert len(ids) > 1000
+
+
+def copy_nano(folder: Path, **changes: Any) -> Path:
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"):
+        shutil.copy(NANO / name, folder / name)
+    for name, change in changes.items():
+        path = folder / f"{name}.json"
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+    return folder
+
+
+def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
+    codec = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.pop("chat_template")))
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        codec.encode_chat([USER])
+
+
+def test_a_token_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    codec = load_text_codec(copy_nano(tmp_path, config=lambda d: d["text_config"].update(vocab_size=100)))
+    with pytest.raises(InvalidRequest, match="the model does not"):
+        codec.encode_chat([USER])
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
+    (copy_nano(tmp_path) / name).write_text("{")
+    with pytest.raises(CheckpointInvalid, match=str(tmp_path)):
+        load_text_codec(tmp_path)
+
+
+def test_loading_opens_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert load_text_codec(copy_nano(tmp_path)).encode_chat([USER])
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointInvalid):
+        load_text_codec(tmp_path)
