@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from load import build_prompt
 from server.engine.engine import Engine
-from server.models.loader import load_model, resolve_model_folder
-from server.text.tokenizer import TextCodec, load_text_codec
-
 from server.engine.request import EngineRequest, Sampling
 from server.events import EngineEvent, SequenceEnded, TokensEmitted
+from server.models.loader import load_model, resolve_model_folder
 from server.policy import EnginePolicy
+from server.text.tokenizer import TextCodec, load_text_codec
+
+from load import build_prompt
 
 
 def main(path: str) -> None:

@@ -27,10 +27,12 @@ from statistics import median
 from typing import Any
 
 import mlx.core as mx
+
+from server.models.loader import resolve_model_folder
+
 from llama import write_llama
 from load import LoadResult, run_load, summarise
 from processes import Program, start_homebase, start_mlx_lm
-from server.models.loader import resolve_model_folder
 
 HERE = Path(__file__).parent
 
