@@ -6,6 +6,7 @@ What is drawn lives in the screens; what is served lives behind the source.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,6 +22,7 @@ from console.actions import bindings_for
 from console.clipboard import copy_text
 from console.format import base_url, count_noun, curl_example, safe_text, short_id
 from console.helping import help_rows, legend_rows
+from console.key_order import KeyOrder
 from console.palette import ConsoleCommands
 from console.screens.dialogs import ConfirmDialog, QuitDialog
 from console.screens.help import HelpScreen
@@ -37,6 +39,7 @@ from console.widgets.home_plan import is_too_small
 from console.widgets.phases import is_over
 from console.widgets.stop import StopStream
 from server.errors import HomebaseError
+from server.events import AnyNotice, PolicyChanged, PolicyProblem
 from server.policy import ConsolePolicy
 from server.snapshot import Snapshot, StreamView
 
@@ -47,6 +50,11 @@ PLACES: tuple[tuple[str, Callable[[Source], Screen[None]]], ...] = (
     ("log", LogScreen),
 )
 """The numbered screens, in the order of their numbers."""
+
+NEWS_FOR_S = 30.0
+"""What is older when the console opens is history, and in the log: a start takes a few seconds."""
+
+log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -90,6 +98,8 @@ class HomebaseApp(App[None]):
         self.source = source
         self.clock = clock
         """Monotonic seconds, the same clock as `Snapshot.monotonic_s`."""
+        self.key_order = KeyOrder(cast("App[object]", self))
+        """Lets keys in one at a time."""
         self._policy = policy
         self._auto_refresh = auto_refresh
         self._themes = themes
@@ -113,9 +123,14 @@ class HomebaseApp(App[None]):
         """Our colour roles, for any theme that does not know them."""
         return default_roles(True)
 
+    async def on_event(self, event: events.Event) -> None:
+        """Keys wait for each other; everything else goes on as it comes."""
+        if not self.key_order.holds(event):
+            await super().on_event(event)
+
     def on_mount(self) -> None:
         """Begin to follow the source."""
-        self._seen = max((entry.sequence for entry in self.source.notices(0)), default=0)
+        self._skip_old_news()
         for problem in self._themes.problems:
             self._warn(f"theme: {problem}")
         if self._policy.theme not in self._themes.names:
@@ -136,7 +151,8 @@ class HomebaseApp(App[None]):
         self._follow_theme_limit()
         snapshot = self.source.snapshot()
         screen = self._front
-        if isinstance(screen, Refreshing):
+        # A screen that is being opened has no widgets yet: on a busy machine that takes longer than a tick.
+        if isinstance(screen, Refreshing) and screen.is_mounted:
             screen.refresh_view(snapshot)
 
     @property
@@ -147,10 +163,19 @@ class HomebaseApp(App[None]):
                 return screen
         return self.screen
 
+    def _skip_old_news(self) -> None:
+        """Begin with what happened while the program was starting; the log has what was before."""
+        now_s = self.source.snapshot().time_s
+        for entry in self.source.notices(0):
+            if now_s - entry.notice.time_s > NEWS_FOR_S:
+                self._seen = max(self._seen, entry.sequence)
+
     def _tell_news(self) -> None:
         for entry in self.source.notices(self._seen):
             self._seen = max(self._seen, entry.sequence)
-            if (toast := toast_for(entry.notice)) is not None:
+            if _says_itself(self._front, entry.notice):
+                continue
+            if (toast := toast_for(entry.notice, self.source.policy())) is not None:
                 self.notify(toast.text, severity=toast.severity, timeout=toast.seconds, markup=False)
 
     def _follow_theme_limit(self) -> None:
@@ -259,7 +284,7 @@ class HomebaseApp(App[None]):
     async def action_quit(self) -> None:
         """Leave; asks first while streams are open or limits are edited and not saved."""
         open_streams = sum(not is_over(stream) for stream in self.source.snapshot().streams)
-        unsaved = self._unsaved_edits()
+        unsaved = self.unsaved_edits
         if not open_streams and not unsaved:
             self.exit()
             return
@@ -272,7 +297,9 @@ class HomebaseApp(App[None]):
 
         self.push_screen(QuitDialog(open_streams, unsaved), decide)
 
-    def _unsaved_edits(self) -> int:
+    @property
+    def unsaved_edits(self) -> int:
+        """How many limits are edited on the Policy screen and not saved."""
         policy = self._places.get("policy")
         return policy.unsaved_edits if isinstance(policy, PolicyScreen) else 0
 
@@ -291,7 +318,16 @@ class HomebaseApp(App[None]):
         self.run_worker(guarded(), exit_on_error=False)
 
     def _warn(self, text: str) -> None:
+        """Over the screen for a while, and in the log to be read again."""
+        log.warning("%s", text)
         self.notify(text, severity="warning", timeout=8, markup=False)
+
+
+def _says_itself(screen: Screen[object], notice: AnyNotice) -> bool:
+    """Whether a screen has a line for this: a toast would say it again, and cover what the screen shows."""
+    if isinstance(screen, PolicyScreen):
+        return isinstance(notice, PolicyChanged | PolicyProblem)
+    return isinstance(screen, StreamsScreen) and isinstance(notice, PolicyProblem) and bool(notice.message)
 
 
 def _place_name(screen: Screen[object]) -> str:

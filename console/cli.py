@@ -186,10 +186,12 @@ async def _run_app(runtime: Runtime, signals: EndSignals, terminal: Terminal) ->
 
     from console.app import HomebaseApp
     from console.local import LocalSource
-    from console.terminal import Supervisor
+    from console.terminal import Supervisor, draws_ascii_only
     from console.themes import load_themes
 
     looks = runtime.store.state.policy.console
+    if draws_ascii_only(os.environ):
+        looks = msgspec.structs.replace(looks, ascii=True)
     app = HomebaseApp(LocalSource(runtime), themes=load_themes(), policy=looks)
     # Textual would print a screenful of frames and their variables; our log gets the frames.
     app.error_console = Console(file=io.StringIO())

@@ -105,9 +105,14 @@ class Editing(msgspec.Struct, frozen=True):
         return tuple(draft for draft in self.drafts.values() if draft.base != self.current(draft.key))
 
     @property
+    def is_file_broken(self) -> bool:
+        """Whether the file on disk is not valid; one that is gone is written anew by the next save."""
+        return self.state.problem is not None and self.state.exists
+
+    @property
     def refusal(self) -> str | None:
         """Why a save is impossible now, None when it is possible (a conflict is asked about, not refused)."""
-        if self.state.problem is not None:
+        if self.is_file_broken:
             return "Nothing is saved while the file on disk is not valid; mend it first."
         if self.invalid:
             names = ", ".join(short_name(draft.key) for draft in self.invalid)

@@ -73,7 +73,8 @@ class ConsoleCommands(Provider):
             action = named.get(binding.id or "")
             family = "" if action is not None else (binding.id or "").partition(".")[0]
             name = action.palette if action is not None else f"{family}: {binding.description}" if family else ""
-            if not name or name in seen or not active.enabled:
+            moves_only = action is None and not binding.show  # A command that moves a cursor once helps nobody.
+            if not name or name in seen or moves_only or not active.enabled:
                 continue
             seen.add(name)
             run = partial(self.app.run_action, binding.action, active.node)

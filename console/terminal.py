@@ -15,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -30,6 +30,9 @@ HANG_UP_CHECK_S = 0.5
 RESET_TRIES = 250
 RESET_PAUSE_S = 0.002
 """For half a second at most."""
+
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+"""What Python itself puts into LC_CTYPE at its start, under LANG=C or without any locale (PEP 538)."""
 
 _RESET = (
     b"\x18"  # cancels an escape sequence that was cut off
@@ -53,6 +56,17 @@ def check_terminal() -> None:
             f"TERM={kind or '(unset)'} cannot show a full-screen program; "
             "set TERM to what your terminal is, or use --headless to serve without a screen."
         )
+
+
+def draws_ascii_only(environ: Mapping[str, str]) -> bool:
+    """True where the environment says so: on Linux's own console, and under a locale that is named and not UTF-8."""
+    if environ.get("TERM") == "linux":
+        return True
+    named = [environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
+    if named[1] in _COERCED:
+        named[1] = ""
+    locale = next(filter(None, named), "UTF-8")
+    return "utf8" not in locale.lower().replace("-", "")
 
 
 class EndSignals:

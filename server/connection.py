@@ -1,18 +1,29 @@
-"""One client's connection, watched for its end at all times.
+"""One client's connection, watched for its end at all times, and given back at its end.
 
 Hypercorn stops reading while bytes wait behind the request that runs: a stray line end after the body, or the next
 request sent early. It then misses that the client has gone, and a stream that nobody reads keeps its slot. Here one
 task reads and another hands over, so that the end of the connection is seen either way.
+
+Hypercorn also keeps the socket of a client that has gone until its keep-alive timer runs out, which is two minutes
+here: short requests at 17 a second, each on a connection of its own, used up the 2,048 files that mlx-lm lets the
+process have. So the timer ends with the reading. And there is a most of connections, because of what came then:
+asyncio tried to accept over and over and wrote 3 MB of log a second (Python 3.11, 2026-11).
+
+And it speaks HTTP/1.1 alone: Hypercorn 0.18's HTTP/2 raises at a path that is not ASCII, and the other streams of
+that connection then ran on with nobody to read them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
+from typing import ClassVar
 
 import hypercorn.asyncio.run
 from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
-from hypercorn.events import Closed, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
 
 READ_AHEAD = 16
 """Reads kept while a request runs, each of at most 64 KiB; beyond them the client has to wait, as it should."""
@@ -20,24 +31,74 @@ READ_AHEAD = 16
 LAST_WORDS_S = 0.2
 """How long what was read before the end may take to be handed over; only what waits behind a request takes longer."""
 
+MOST_CONNECTIONS = 512
+"""Open at once; a client beyond them is turned away. Every agent of a machine with its pools needs a few dozen."""
+
+_FULL_BODY = (
+    b'{"error":{"message":"This server has %d connections open and takes no more; close some that are idle.",'
+    b'"type":"server_error","param":null,"code":"too_many_connections"}}' % MOST_CONNECTIONS
+)
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 5\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+)
+"""What a client that is turned away reads."""
+
+log = logging.getLogger(__name__)
+
 
 class WatchedConnection(TCPServer):
     """A connection of Hypercorn's that notices a hang-up while it holds unread bytes back."""
 
+    open_now: ClassVar[int] = 0
+    """Connections of this process that are being served."""
+    _is_over = False
+
+    async def run(self) -> None:
+        """Serve the connection to its end."""
+        if WatchedConnection.open_now >= MOST_CONNECTIONS:
+            self.writer.write(FULL)
+            return await self._close()
+        WatchedConnection.open_now += 1
+        if WatchedConnection.open_now == MOST_CONNECTIONS:
+            log.warning("%d connections are open; more are turned away until some are closed", MOST_CONNECTIONS)
+        try:
+            await super().run()
+        finally:
+            WatchedConnection.open_now -= 1
+
+    async def protocol_send(self, event: Event) -> None:
+        """Do what the protocol asks; its wish for a keep-alive timer is void once the client has gone."""
+        if not (self._is_over and isinstance(event, Updated)):
+            await super().protocol_send(event)
+
     async def _read_data(self) -> None:
         chunks: asyncio.Queue[bytes] = asyncio.Queue(READ_AHEAD)
         handing = asyncio.create_task(self._hand_over(chunks))
+        reading = asyncio.create_task(self._read_ahead(chunks))
         try:
-            while data := await self._read():
-                await chunks.put(data)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_S):
-                    await chunks.join()
+            # Handing over ends by a fault only; to read on would hold the connection, and its slot, for ever.
+            await asyncio.wait((handing, reading), return_when=asyncio.FIRST_COMPLETED)
         finally:
             handing.cancel()
-            with suppress(asyncio.CancelledError):
-                await handing
+            reading.cancel()
+            for outcome in await asyncio.gather(handing, reading, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    kind = type(outcome).__name__
+                    log.warning(
+                        "a connection was closed, as what came in broke its protocol: %s: %.200s", kind, outcome
+                    )
+            self._is_over = True
+            await self.idle_task.stop()
             await self.protocol.handle(Closed())
+
+    async def _read_ahead(self, chunks: asyncio.Queue[bytes]) -> None:
+        """Read to the end of the connection."""
+        while data := await self._read():
+            await chunks.put(data)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await chunks.join()
 
     async def _read(self) -> bytes:
         """The next bytes; none at the end of the connection."""
@@ -52,6 +113,11 @@ class WatchedConnection(TCPServer):
             chunks.task_done()
 
 
+async def _stay_with_http1(self: H11Protocol, event: object) -> None:
+    """Take no offer to go on in HTTP/2: a server may ignore it, and whoever made it goes on in HTTP/1.1."""
+
+
 def watch_connections() -> None:
-    """Make Hypercorn build its connections this way. Its loop names the class; there is no setting for it."""
+    """Make Hypercorn build its connections this way. Its code names both; there is no setting for either."""
     hypercorn.asyncio.run.TCPServer = WatchedConnection  # pyright: ignore[reportPrivateImportUsage] - the name it builds
+    H11Protocol._check_protocol = _stay_with_http1  # pyright: ignore[reportPrivateUsage]

@@ -21,6 +21,7 @@ from server.admission.wording import build_loading_refusal
 from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
+from server.errors import EngineStalled
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.model_state import ModelState, explain_load_fault
@@ -97,8 +98,12 @@ class Core:
         self.refresh()
 
     def refresh(self) -> None:
-        """Make a new snapshot and show it."""
-        self._show(self.build_snapshot())
+        """Make a new snapshot and show it; while the engine is stalled, nobody is kept waiting for it."""
+        snapshot = self.build_snapshot()
+        self._show(snapshot)
+        if snapshot.state == "stalled" and self._dispatcher is not None:
+            # Keep-alive comments would hold its clients for ever: one of another server's waited twelve days.
+            self._dispatcher.fail_open(self._stalled)
 
     def build_snapshot(self) -> Snapshot:
         """The state of everything, now."""
@@ -209,9 +214,15 @@ class Core:
             self._viewed_state, self._policy_view = state, self._store.view()
         return self._policy_view
 
+    @property
+    def _stalled(self) -> EngineStalled:
+        return EngineStalled(self._store.state.policy.engine.stall_s)
+
     def _find_dispatcher(self) -> Dispatcher:
         if self._dispatcher is None:
             raise build_loading_refusal()
+        if self._state() == "stalled":
+            raise self._stalled
         return self._dispatcher
 
 

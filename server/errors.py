@@ -27,6 +27,7 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 ├── Refusal                        admission said no for now: the request is fine, the moment is not
 └── EngineError                    the engine failed at work that it had taken
     ├── EngineDead                 the engine thread has ended; nothing can be generated
+    ├── EngineStalled              a step does not end; whoever waits for it is told, and not kept waiting
     ├── SequenceFailed             one sequence failed; the others go on
     └── StreamStopped              the operator, or the server's own end, cut a stream that its client still reads
 """
@@ -259,6 +260,16 @@ class EngineDead(EngineError):
     """The engine thread has ended; every stream, in flight and later, is told so."""
 
     code = "engine_dead"
+
+
+class EngineStalled(EngineError):
+    """A step takes longer than `engine.stall_s`; the engine may come back, and this stream is not kept waiting."""
+
+    code = "engine_stalled"
+
+    def __init__(self, stall_s: float) -> None:
+        super().__init__(f"The engine is stalled: no step has ended for {stall_s:g} s (engine.stall_s).")
+        self.stall_s = stall_s
 
 
 class SequenceFailed(EngineError):

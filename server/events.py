@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -164,6 +165,8 @@ class EventRing:
     """
 
     def __init__(self, size: int = 500) -> None:
+        self.listener: Callable[[AnyNotice], object] = lambda notice: None
+        """Called with each notice on the thread that publishes it; must neither wait nor raise."""
         self._size = size
         self._lock = threading.Lock()
         self._rings: dict[type[Notice], deque[NumberedNotice]] = {}
@@ -174,8 +177,10 @@ class EventRing:
         with self._lock:
             self._sequence += 1
             ring = self._rings.setdefault(type(notice), deque(maxlen=self._size))
-            ring.append(NumberedNotice(self._sequence, notice))
-            return self._sequence
+            number = self._sequence
+            ring.append(NumberedNotice(number, notice))
+        self.listener(notice)
+        return number
 
     def after(self, sequence: int) -> tuple[NumberedNotice, ...]:
         """All kept notices with a higher number, oldest first."""

@@ -18,7 +18,7 @@ from typing import Any, Literal, TextIO, cast
 
 import platformdirs
 
-from server.events import EventRing, LogLine
+from server.events import AnyNotice, EventRing, LogLine, PolicyChanged, PolicyProblem, Refused, StreamEnded
 
 FILE_BYTES = 1_000_000
 """A log file is turned over at this size; one older one is kept."""
@@ -56,6 +56,8 @@ class RingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Publish one line; never raises into the code that logged it."""
+        if getattr(record, "is_notice", False):
+            return  # it came from the ring
         try:
             self._ring.publish(
                 LogLine(
@@ -112,13 +114,15 @@ class UnhurriedStreamHandler(logging.Handler):
 class LogSetup:
     """What was put in place, to be taken away again by `close`."""
 
-    def __init__(self, handlers: list[logging.Handler], path: Path | None) -> None:
-        self._handlers = handlers
+    def __init__(self, ring: EventRing, handlers: list[logging.Handler], path: Path | None) -> None:
+        self._ring, self._handlers = ring, handlers
+        ring.listener = log_notice
         self.path = path
         """The log file, None when there is none (headless, or its folder cannot be written)."""
 
     def close(self) -> None:
         """Flush and detach everything; later lines are dropped rather than printed."""
+        self._ring.listener = lambda notice: None
         root = logging.getLogger()
         root.addHandler(logging.NullHandler())
         for handler in self._handlers:
@@ -147,14 +151,45 @@ def log_to_file(ring: EventRing, port: int, folder: Path | None = None) -> LogSe
     _install(handlers)
     if problem:
         log.warning("no log file: %s cannot be written (%s)", path, problem.strerror or problem)
-    return LogSetup(handlers, None if problem else path)
+    return LogSetup(ring, handlers, None if problem else path)
 
 
 def log_to_stderr(ring: EventRing) -> LogSetup:
     """Log to stderr and into the ring: a server without a screen."""
     handlers: list[logging.Handler] = [RingHandler(ring), UnhurriedStreamHandler(sys.stderr)]
     _install(handlers)
-    return LogSetup(handlers, None)
+    return LogSetup(ring, handlers, None)
+
+
+def log_notice(notice: AnyNotice) -> None:
+    """One line for what the console shows and nobody else logs: ended streams, refusals, and the policy file."""
+    line = _describe(notice)
+    if line is not None:
+        level, source, text = line
+        extra = {"is_notice": True, "request_id": getattr(notice, "request_id", None)}
+        logging.getLogger(f"homebase.{source}").log(level, "%s", text, extra=extra)
+
+
+def _describe(notice: AnyNotice) -> tuple[int, str, str] | None:
+    match notice:
+        case Refused():
+            again = f", retry after {notice.retry_after_s} s" if notice.retry_after_s is not None else ""
+            use = f"{notice.code}, {notice.used} of {notice.limit}"
+            return logging.WARNING, "refused", f"{notice.client}: {use}; sent {notice.status}{again}"
+        case StreamEnded():
+            detail = f" ({notice.detail})" if notice.detail else ""
+            tokens = f"prompt {notice.prompt_tokens:,}, out {notice.completion_tokens:,} tokens"
+            told = f"{notice.client}: {notice.outcome}{detail} after {notice.age_s:.1f} s, {tokens}"
+            return logging.ERROR if notice.outcome == "failed" else logging.INFO, "stream", told
+        case PolicyChanged():
+            changes = ", ".join(f"{key} {old} -> {new}" for key, old, new in notice.changes)
+            return logging.INFO, "policy", f"changed ({notice.origin}): {changes}"
+        case PolicyProblem(message=""):
+            return logging.INFO, "policy", "the file is in order again"
+        case PolicyProblem():
+            return logging.ERROR, "policy", f"{notice.message} The limits before it stay in force."
+        case _:
+            return None
 
 
 def default_log_folder() -> Path:

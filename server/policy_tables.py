@@ -135,7 +135,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_s: Annotated[
         float,
         _limit(
-            "When one step takes longer than this, the console and /health say that the engine is stalled.",
+            "When one step takes longer than this, the console and /health say so and open streams end with an error.",
             Effect.AT_ONCE,
             unit="s",
             ge=1,

@@ -8,8 +8,11 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
+from hypercorn.protocol.h11 import H11Protocol
 from quart import Quart
 
+import server.connection
+from server.connection import WatchedConnection
 from server.http_server import serve_http
 
 REQUEST = b"POST /wait HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
@@ -77,3 +80,84 @@ async def test_requests_sent_early_are_answered_in_order(site: Site) -> None:
     assert answers.count(b"HTTP/1.1 200") == 3
     writer.close()
     await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"", b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["none", "one"]
+)
+async def test_a_connection_is_given_back_when_its_client_has_gone(site: Site, request_bytes: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(request_bytes)
+    if request_bytes:
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    writer.write_eof()
+    await asyncio.wait_for(reader.read(), 2)  # to the end that the server makes; hypercorn made it after 120 s
+    writer.close()
+    await wait_until_open(0)
+
+
+async def test_bytes_that_break_the_protocol_end_the_connection_and_its_work(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = H11Protocol.handle
+
+    async def break_at_bytes(self: H11Protocol, event: object) -> None:
+        if getattr(event, "data", b"") == b"BREAK":
+            raise KeyError(b"BREAK")
+        await handle(self, event)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(H11Protocol, "handle", break_at_bytes)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(REQUEST)
+    await asyncio.wait_for(site.began.wait(), 5)
+    writer.write(b"BREAK")
+    await asyncio.wait_for(site.left.wait(), 2)
+    assert await asyncio.wait_for(reader.read(), 2) == b""
+    writer.close()
+
+
+async def test_clients_beyond_the_most_are_turned_away_in_words_until_one_leaves(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.connection, "MOST_CONNECTIONS", 3)
+    writers = [(await asyncio.open_connection("127.0.0.1", site.port))[1] for _ in range(3)]
+    await wait_until_open(3)
+    answer = await ask(site, REQUEST)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"too_many_connections" in answer
+    for writer in writers:
+        writer.close()
+    await wait_until_open(0)
+    assert (await ask(site, REQUEST.replace(b"/wait", b"/echo"))).endswith(b"echo")
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+    ids=["upgrade", "prior knowledge"],
+)
+async def test_http2_is_not_spoken(site: Site, offer: bytes) -> None:
+    answer = await ask(site, offer)
+    assert answer.startswith(b"HTTP/1.1 ")
+    assert not answer.startswith(b"HTTP/1.1 101")
+
+
+async def ask(site: Site, request: bytes) -> bytes:
+    """Everything that is answered to a request, without its end being waited for."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(request)
+    answer = b""
+    while not answer.endswith((b"echo", b"}", b"\r\n\r\n")) and (part := await asyncio.wait_for(reader.read(4096), 5)):
+        answer += part
+    writer.close()
+    return answer
+
+
+async def wait_until_open(connections: int) -> None:
+    async with asyncio.timeout(2):
+        while WatchedConnection.open_now != connections:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.01)

@@ -36,6 +36,10 @@ def test_every_request_error_code_stands_in_the_api_page() -> None:
     assert missing == set()
 
 
+def test_what_is_not_there_yet_is_named() -> None:
+    assert "`/metrics`" in (ROOT / "docs" / "api.md").read_text()
+
+
 def test_readme_has_the_two_commands_and_their_pip_form() -> None:
     readme = (ROOT / "README.md").read_text()
     for command in ("uv run homebase-console", "uv run pytest", "pip install"):

@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from server.events import EventRing, LogLine
+from server.events import (
+    AnyNotice,
+    EventRing,
+    LogLine,
+    ModelStateChanged,
+    Outcome,
+    PolicyChanged,
+    PolicyProblem,
+    Refused,
+    StreamEnded,
+)
 from server.log import QUEUED_LINES, UnhurriedStreamHandler, escape_controls, log_to_file, log_to_stderr
 
 
@@ -111,6 +121,62 @@ def test_headless_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]):
     assert out == ""
     assert err.endswith("INFO    runtime listening\n")
     assert len(err.splitlines()) == 1
+
+
+def end_stream(outcome: Outcome, detail: str, client: str = "opencode/1.18") -> StreamEnded:
+    return StreamEnded(1.0, "req-1", outcome, detail, "s", "parent", client, 1200, 0, None, 6.04)
+
+
+REFUSED = Refused(1.0, "req-2", "in_flight_full", "Refused.", 429, 12, 2, 2, "s", "parent", "opencode/1.18", 9, None)
+
+
+@pytest.mark.parametrize(
+    ("notice", "line"),
+    [
+        (
+            end_stream("cancelled", "client closed the connection in prefill at 40 %"),
+            "INFO    stream [req-1] opencode/1.18: cancelled (client closed the connection in prefill at 40 %) "
+            "after 6.0 s, prompt 1,200, out 0 tokens",
+        ),
+        (
+            end_stream("failed", "stalled", "evil\n\x1b[2J"),
+            r"ERROR   stream [req-1] evil\n\x1b[2J: failed (stalled) after 6.0 s, prompt 1,200, out 0 tokens",
+        ),
+        (
+            REFUSED,
+            "WARNING refused [req-2] opencode/1.18: in_flight_full, 2 of 2; sent 429, retry after 12 s",
+        ),
+        (
+            PolicyChanged(1.0, "file", (("policy.max_in_flight", "2", "1"),)),
+            "INFO    policy changed (file): policy.max_in_flight 2 -> 1",
+        ),
+        (
+            PolicyProblem(1.0, "homebase.toml:2: Bad."),
+            "ERROR   policy homebase.toml:2: Bad. The limits before it stay in force.",
+        ),
+        (PolicyProblem(1.0, ""), "INFO    policy the file is in order again"),
+    ],
+)
+def test_what_the_console_shows_is_one_short_line_without_it_and_stands_in_the_ring_once(
+    notice: AnyNotice, line: str, capsys: pytest.CaptureFixture[str]
+):
+    ring = EventRing()
+    setup = log_to_stderr(ring)
+    ring.publish(notice)
+    setup.close()
+    ring.publish(notice)
+    (written,) = capsys.readouterr().err.splitlines()
+    assert written.endswith(line)
+    assert [entry.notice for entry in ring.after(0)] == [notice, notice]
+
+
+def test_what_is_logged_where_it_happens_is_not_logged_again(capsys: pytest.CaptureFixture[str]):
+    ring = EventRing()
+    setup = log_to_stderr(ring)
+    ring.publish(ModelStateChanged(1.0, "ready", ""))
+    logging.getLogger("server.core").info("serving")
+    setup.close()
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 class StuckStream(io.StringIO):

@@ -157,11 +157,15 @@ def test_table_must_be_a_table_and_its_value_is_not_repeated(value: Any) -> None
 def test_tables_of_other_programs_are_left_aside() -> None:
     tables = {"tool": {"x": {"port": float("nan")}}, "notes": [{"a": 1}], "policy": {"max_in_flight": 3}}
     assert list_foreign_tables(tables) == ("tool", "notes")
+    assert list_foreign_tables({"mine": {}, "code": {}}) == ("mine", "code"), "no slips of the pen for engine and model"
     assert validate_policy(tables).policy.max_in_flight == 3
 
 
 def test_near_misses_and_lone_keys_are_not_foreign() -> None:
-    assert list_foreign_tables({"polcy": {}, "servers": {}, "models": [{}], "x": 1, "y": [], "z": [1]}) == ()
+    assert (
+        list_foreign_tables({"polcy": {}, "policies": {}, "servers": {}, "models": [{}], "x": 1, "y": [], "z": [1]})
+        == ()
+    )
 
 
 @pytest.mark.parametrize(

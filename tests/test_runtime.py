@@ -273,6 +273,28 @@ def test_a_long_step_is_a_stall_and_its_end_is_the_end_of_it(rig: Rig):
     rig.wait_for_state("serving")
 
 
+def test_a_stall_keeps_no_client_waiting_and_takes_nobody_new(rig: Rig):
+    rig.config.write_text("[engine]\nstall_s = 1\n")
+    rig.start()
+    rig.model.gate.clear()
+    rig.open_stream()
+    rig.join_clients()
+    assert "stalled" in rig.told[-1]
+    assert rig.told[-1].startswith('data: {"error"'), "and no [DONE]"
+    body = {"model": "nano", "messages": [{"role": "user", "content": "x"}]}
+    began = time.monotonic()
+    answer = httpx.post(f"{rig.url}/v1/chat/completions", json=body)
+    assert time.monotonic() - began < 2
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_stalled")
+    (ended,) = (entry.notice for entry in rig.ring.after(0) if isinstance(entry.notice, StreamEnded))
+    assert (ended.outcome, "stalled" in ended.detail) == ("failed", True)
+    assert rig.runtime.snapshot.admission.in_flight == 1, "the engine has not let go of it"
+    rig.model.gate.set()
+    rig.wait_until("the slot is free", lambda: rig.runtime.snapshot.admission.in_flight == 0)
+    rig.wait_for_state("serving")
+    assert httpx.post(f"{rig.url}/v1/chat/completions", json=body | {"max_tokens": 2}).status_code == 200
+
+
 def test_a_model_that_does_not_load_leaves_the_server_up_with_one_sentence(rig: Rig):
     rig.model.load_fault = MemoryError("no room for 60 GB")
     rig.start(until="engine_dead")

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Input
 
-from console.format import count_noun, format_clock
+from console.format import count_noun, cut, format_clock
 from console.source import Source
 from console.timeline import LEVELS, Timeline
 from console.widgets.copying import CopyText
@@ -22,8 +22,8 @@ from console.widgets.log_view import LogView
 from console.widgets.title import TitleLine
 from server.snapshot import Snapshot
 
-_CHOSEN_ROWS = 3
-"""Rows for the whole text of the chosen line."""
+_CHOSEN_ROWS = 4
+"""Rows for the whole text of the chosen line: a refusal's sentence on a terminal of 80 columns."""
 
 
 class LogScreen(Screen[None]):
@@ -53,7 +53,7 @@ class LogScreen(Screen[None]):
     LogScreen .log-panel:focus-within { border: heavy $band-selected; }
     LogScreen.-ascii .log-panel, LogScreen.-ascii .log-panel:focus-within { border: ascii $band-border; }
     LogScreen #log-lines { height: 1fr; }
-    LogScreen #log-chosen { height: 3; padding: 0 1; }
+    LogScreen #log-chosen { height: 4; padding: 0 1; }
     LogScreen #log-filter {
         display: none; height: 1; border: none; padding: 0 1; background: $panel; color: $foreground;
         &.-open { display: block; }
@@ -136,7 +136,10 @@ class LogScreen(Screen[None]):
         entry, width = self._view.chosen, max(20, panel.size.width)
         if entry is not None:
             text = f"{format_clock(entry.time_s)} {entry.source}: {entry.text}"
-            panel.show_lines(wrap(text, width, "text-strong")[:_CHOSEN_ROWS])
+            lines = wrap(text, width, "text-strong")
+            if len(lines) > _CHOSEN_ROWS:
+                lines[_CHOSEN_ROWS - 1 :] = [((cut(lines[_CHOSEN_ROWS - 1][0][0], width - 2) + " …", "text-strong"),)]
+            panel.show_lines(lines)
         elif self._timeline.total:
             panel.show_lines(wrap("No line passes the filter. Esc drops it, l shows more levels.", width, "text-muted"))
         else:

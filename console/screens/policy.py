@@ -30,9 +30,9 @@ from console.screens.dialogs import ConfirmDialog, ConflictDialog
 from console.source import Source
 from console.widgets.keybar import KeyBar
 from console.widgets.limit_field import LimitField
-from console.widgets.limit_lines import detail_lines, diff_lines, summary_line, wrap
+from console.widgets.limit_lines import detail_lines, diff_lines, summary_line, told_lines
 from console.widgets.limit_table import LimitTable
-from console.widgets.lines import Line, Lines
+from console.widgets.lines import Lines
 from console.widgets.title import TitleLine
 from server.errors import HomebaseError, PolicyConflict
 from server.policy_store import PolicyDraft, PolicyState
@@ -186,6 +186,7 @@ class PolicyScreen(Screen[None]):
         self._draw_told()
         self._draw_detail()
         self._draw_diff()
+        self.refresh_bindings()
         if preview:
             self.run_worker(self._load_preview, exclusive=True, group="policy-preview", exit_on_error=False)
 
@@ -198,21 +199,8 @@ class PolicyScreen(Screen[None]):
         self.query_one("#policy-undo", Button).disabled = not self.editing.state.can_undo
 
     def _draw_told(self) -> None:
-        told = self.query_one("#policy-told", Lines)
-        width, lines = max(20, self.size.width - 2), list[Line]()
-        if (problem := self.editing.state.problem) is not None:
-            lines += wrap(
-                f"✕ {safe_text(problem)} The policy before it stays in force; nothing is saved until it is mended.",
-                width,
-                "state-error",
-            )
-        for warning in self.editing.state.warnings:
-            lines += wrap(f"▲ {safe_text(warning)}", width, "state-warning")
-        if self._told is not None:
-            symbol, text = self._told
-            role = {"✕": "state-error", "▲": "state-warning"}.get(symbol, "state-ok")
-            lines += wrap(f"{symbol} {safe_text(text)}", width, role)
-        told.show_lines(lines[:4])
+        width = max(20, self.size.width - 2)
+        self.query_one("#policy-told", Lines).show_lines(told_lines(self.editing, self._told, width))
 
     def _draw_detail(self) -> None:
         panel = self.query_one("#policy-detail", Vertical)

@@ -13,7 +13,7 @@ from textual.theme import Theme
 from textual.widgets import DataTable, Input
 
 from console.actions import bindings_for
-from console.format import cut, format_clock, format_count, safe_text
+from console.format import cut, format_clock, format_count, safe_text, wrap_words
 from console.source import Source
 from console.widgets.copying import CopyText
 from console.widgets.home_plan import is_too_small
@@ -28,15 +28,22 @@ from server.snapshot import Snapshot
 MOST_ROWS = 500
 """As many as the server's ring keeps of one kind."""
 
+_ABOUT = (
+    "A request is refused before any work when no slot is free or the model is still loading; it appears here with "
+    "who asked, which limit said no, and what the client was told."
+)
+_ABOUT_WIDTH = 90
+"""Longer lines are hard to read."""
+
 _COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("time", 8, 0),
-    ("code", 18, 0),
-    ("client", 18, 0),
+    ("code", 16, 0),
+    ("client", 17, 0),
     ("lane", 9, 100),
     ("use", 8, 0),
     ("prompt", 9, 100),
     ("asked", 8, 120),
-    ("sent", 22, 80),
+    ("sent", 18, 80),
     ("session", 22, 140),
 )
 """Name, width, and the narrowest screen that has the column."""
@@ -55,7 +62,7 @@ class RefusalsScreen(Screen[None]):
     RefusalsScreen #refusal-filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
     RefusalsScreen.-filtering #refusal-filter { display: block; }
     RefusalsScreen #refusal-table {
-        height: 1fr; background: $background; scrollbar-size-vertical: 1;
+        height: 1fr; background: $background; scrollbar-size-vertical: 1; overflow-x: hidden;
         & > .datatable--header { background: $title-background; color: $text-muted; text-style: none; }
         & > .datatable--cursor { background: $row-cursor; color: $text-strong; text-style: bold; }
         & > .datatable--hover { background: $panel; }
@@ -140,13 +147,7 @@ class RefusalsScreen(Screen[None]):
         return [
             blank,
             ((f"  Nothing refused since {started}.", "text-strong bold"),),
-            (
-                (
-                    "  A request is refused before any work when no slot is free or the model is still loading;",
-                    "text-muted",
-                ),
-            ),
-            (("  it appears here with who asked, which limit said no, and what the client was told.", "text-muted"),),
+            *(((f"  {line}", "text-muted"),) for line in wrap_words(_ABOUT, min(self.size.width - 4, _ABOUT_WIDTH))),
         ]
 
     def _fill(self, shown: list[tuple[int, Refused]], width: int) -> None:
@@ -195,7 +196,7 @@ class RefusalsScreen(Screen[None]):
     @on(DataTable.RowHighlighted)
     def _show_facts(self) -> None:
         chosen = self.chosen
-        rows = 3 if self.size.height < 30 else 5
+        rows = 3 if self.size.height < 20 else 5 if self.size.height < 30 else 6
         lines = refusal_facts(chosen, self.size.width, rows) if chosen is not None else []
         self.query_one("#refusal-facts", Lines).show_lines(lines)
 

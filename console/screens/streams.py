@@ -26,7 +26,7 @@ from console.widgets.stop import StopStream
 from console.widgets.stream_detail import detail_lines, server_lines
 from console.widgets.stream_table import StreamTable
 from console.widgets.title import TitleLine, read_clock
-from console.widgets.words import empty_lines, notice_line
+from console.widgets.words import empty_lines, notice_lines
 from server.snapshot import Snapshot, StreamView
 
 
@@ -59,6 +59,8 @@ class StreamsScreen(Screen[None]):
         self._snapshot = source.snapshot()
         self._chosen: str | None = None
         self._wants_table = False
+        self._possible: tuple[bool, ...] = ()
+        """What the key bar was told about what can be done."""
 
     def compose(self) -> ComposeResult:
         """Title, gauges, plots, streams, notice, refusals, keys; at the right the panel of wide terminals."""
@@ -100,13 +102,18 @@ class StreamsScreen(Screen[None]):
             self.query_one(TitleLine).show(snapshot)
             self._show("home-gauges", gauge_lines(snapshot, plan.main_width))
             self._show("home-plots", _plots(snapshot, plan))
-            notice = notice_line(snapshot, read_clock(self.app), plan.main_width)
-            self._show("home-notice", [notice] if notice else [])
+            warnings = self._source.policy().warnings
+            notices = notice_lines(snapshot, warnings, read_clock(self.app), plan.main_width, plan.notice_rows)
+            self._show("home-notice", notices)
             self._show("home-refusals", refusal_lines(snapshot, plan.main_width, plan.refusal_rows))
-            rows = height - plan.fixed_rows - (1 if notice else 0)
+            rows = height - plan.fixed_rows - len(notices)
             self._show_streams(snapshot, plan, rows)
             if plan.panel_width:
                 self._show_panel(snapshot, plan, height - 2)
+        possible = tuple(bool(self.check_action(action, ())) for action in ("open_stream", "stop_stream"))
+        if possible != self._possible:
+            self._possible = possible
+            self.refresh_bindings()
 
     def _show(self, id: str, lines: list[Line]) -> None:
         self.query_one(f"#{id}", Lines).show_lines(lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from rich.cells import cell_len
 
 from console.format import (
     cut,
@@ -112,7 +113,10 @@ def _frame(stream: StreamView, body: list[Line], place: BandPlace, inner: int) -
 
 
 def _small_body(stream: StreamView, style: BandStyle, inner: int) -> list[Line]:
-    return [_small_rate(stream, style, inner), *_context_lines(stream, style, inner)]
+    bar, legend = _context_lines(stream, style, inner)
+    if is_over(stream) and stream.outcome_detail:
+        legend = ((cut(safe_text(stream.outcome_detail), inner), ""),)
+    return [_small_rate(stream, style, inner), bar, legend]
 
 
 def _small_rate(stream: StreamView, style: BandStyle, inner: int) -> Line:
@@ -194,7 +198,8 @@ def _big_body(stream: StreamView, style: BandStyle, inner: int) -> list[Line]:
         )
         for i in range(style.body_rows)
     ]
-    return [*rows, (("", ""),), *_context_lines(stream, style, inner)]
+    why = safe_text(stream.outcome_detail) if is_over(stream) else ""
+    return [*rows, ((cut(why, inner), ""),), *_context_lines(stream, style, inner)]
 
 
 def _at(lines: list[Line], row: int) -> Line:
@@ -251,13 +256,18 @@ def _big_facts(stream: StreamView) -> list[Line]:
 
 
 def ended_line(stream: StreamView, width: int) -> Line:
-    """A finished stream in one dim row with how it ended."""
+    """A finished stream in one dim row with how it ended; the reason is the last thing to be cut."""
     symbol, words, role = phase_sign(stream)
+    client, id = cut(safe_text(stream.client), 20), short_id(stream.id)
     detail = f" · {safe_text(stream.outcome_detail)}" if stream.outcome_detail else ""
-    head: Line = (
-        (f" {symbol} {words} ", role),
-        (f" {stream.lane} {cut(safe_text(stream.client), 20)} {short_id(stream.id)}{detail}", "state-finished"),
+    tokens = f"{format_count(stream.completion_tokens)} tokens"
+    ago = format_ago(stream.finished_ago_s)
+    room = width - len(f" {symbol} {words} ")
+    variants = (
+        (f" {stream.lane} {client} {id}{detail}", f"  {tokens} in {format_duration(stream.age_s)}, {ago} "),
+        (f" {client} {id}{detail}", f"  {tokens}, {ago} "),
+        (f" {cut(client, max(6, room - cell_len(detail) - len(ago) - 4))}{detail}", f"  {ago} "),
     )
-    count, age = format_count(stream.completion_tokens), format_duration(stream.age_s)
-    tail: Line = ((f"  {count} tokens in {age}, {format_ago(stream.finished_ago_s)} ", "state-finished"),)
-    return split_ends(head, tail, width)
+    who, tail = next((pair for pair in variants if cell_len("".join(pair)) <= room), variants[-1])
+    head: Line = ((f" {symbol} {words} ", role), (who, "state-finished"))
+    return split_ends(head, ((tail, "state-finished"),), width)

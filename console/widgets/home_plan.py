@@ -25,6 +25,8 @@ class HomePlan(msgspec.Struct, frozen=True):
     plot_rows: int
     """Rows of the plots under their heads; 0 leaves the plots out."""
     refusal_rows: int
+    notice_rows: int
+    """Most rows for what is unusual; they are taken from the streams only when there is something to say."""
     air: bool
     """True when there is room for a blank line between parts."""
 
@@ -51,6 +53,7 @@ def plan_home(width: int, height: int) -> HomePlan:
         gauge_rows=2,
         plot_rows=plots,
         refusal_rows=refusals,
+        notice_rows=1 if height < 20 else 3 if height < 36 else 5,
         air=height >= 36,
     )
 

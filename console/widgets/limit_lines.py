@@ -307,6 +307,24 @@ def _pieces(word: str, width: int) -> Sequence[str]:
     return [*pieces, here]
 
 
+def told_lines(editing: Editing, told: tuple[str, str] | None, width: int, most_rows: int = 4) -> list[Line]:
+    """What is wrong with the file, what its values warn of, and what was told last, which always has its place."""
+    last: list[Line] = []
+    if told is not None:
+        symbol, text = told
+        role = {"✕": "state-error", "▲": "state-warning"}.get(symbol, "state-ok")
+        last = wrap(f"{symbol} {safe_text(text)}", width, role)[:most_rows]
+    standing: list[Line] = []
+    if (problem := editing.state.problem) is not None and editing.is_file_broken:
+        kept = f"✕ {safe_text(problem)} The policy before it stays in force; nothing is saved until it is mended."
+        standing += wrap(kept, width, "state-error")
+    elif problem is not None:
+        standing += wrap(f"▲ {safe_text(problem)}", width, "state-warning")
+    for warning in editing.state.warnings:
+        standing += wrap(f"▲ {safe_text(warning)}", width, "state-warning")
+    return [*standing[: most_rows - len(last)], *last]
+
+
 def summary_line(editing: Editing, width: int) -> Line:
     """How the edit stands: file, changes not saved, what is not valid, what is in conflict."""
     told: list[Span] = []
@@ -317,8 +335,10 @@ def summary_line(editing: Editing, width: int) -> Line:
         told.append((f"  ✕ {invalid} not valid", "state-error bold"))
     if conflicts:
         told.append((f"  ▲ {conflicts} in conflict", "state-warning bold"))
-    if editing.state.problem is not None:
+    if editing.is_file_broken:
         told.append(("  ✕ file not valid", "state-error bold"))
+    elif editing.state.problem is not None:
+        told.append(("  ▲ file gone", "state-warning bold"))
     elif not editing.state.exists:
         told.append(("  ◌ no file yet: saving creates it", "state-waiting"))
     elif not told:

@@ -96,6 +96,13 @@ class LimitTable(VerticalScroll, can_focus=True):
         self.show_editing(self._editing)
         self._reveal()
 
+    def watch_show_vertical_scrollbar(self) -> None:
+        """A scrollbar takes a column from the rows that brought it, without a resize of this widget."""
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        self.show_editing(self._editing)
+
     def _place_field(self, width: int) -> None:
         start, room = field_span(self.cursor_key, width)
         self._field.styles.offset = (start, self._cursor_y)

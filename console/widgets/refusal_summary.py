@@ -57,8 +57,10 @@ def refusal_facts(refused: Refused, width: int, rows: int) -> list[Line]:
         (format_count(refused.prompt_tokens), ""),
         ("  max_tokens ", "text-muted"),
         (asked, ""),
-        (f"  {sent_words(refused)}", "text-muted"),
     )
+    sent: Line = ((f"  {sent_words(refused)}", "text-muted"),)
+    if line_width((*facts, *sent)) <= width:
+        facts = (*facts, *sent)
     who: Line = (
         (" from ", "text-muted"),
         (safe_text(refused.client), "accent-text"),

@@ -125,7 +125,7 @@ def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
     lines += [
         _row("name", safe_text(model.id), "accent-text bold"),
         _row("kind", f"{safe_text(model.architecture)}, {format_parameters(model.parameters)} parameters"),
-        _row("weights", f"{format_bytes(model.weights_bytes)}, {safe_text(model.quantization or model.dtype)}"),
+        _row("weights", f"{format_bytes(model.weights_bytes)}, {_precision(model)}"),
         _row("context", f"{format_count(model.effective_context_limit_tokens)} per stream"),
         _row("", f"{format_count(model.context_limit_tokens)} by the model itself", "text-muted"),
         *_rows("drafting", safe_text(model.mtp), width),
@@ -135,6 +135,11 @@ def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
         _row("", f"{format_count(snapshot.rates.prefill_tokens_total)} read"),
     ]
     return [fit_line(line, width) for line in lines]
+
+
+def _precision(model: ModelView) -> str:
+    """How the weights are kept: how they are quantized, or the type of their numbers."""
+    return safe_text(model.dtype if model.quantization in ("", "none") else model.quantization)
 
 
 def _model_sign(model: ModelView) -> Line:

@@ -23,7 +23,7 @@ from console.format import (
 )
 from console.widgets.context_bar import context_ratio
 from console.widgets.lines import plain_ascii, resolve_role
-from console.widgets.phases import family, is_over, phase_sign
+from console.widgets.phases import family, is_over, is_stalling, phase_sign
 from server.snapshot import StreamView
 
 
@@ -39,7 +39,12 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def _phase(stream: StreamView) -> str:
+    """Symbol and one or two words, all of which fit."""
     symbol, words, _ = phase_sign(stream)
+    if stream.outcome is not None:
+        words = stream.outcome
+    elif is_stalling(stream):
+        words = f"idle {format_duration(stream.idle_s)}"
     return f"{symbol} {words}"
 
 
@@ -80,7 +85,8 @@ class StreamTable(DataTable[Text]):
     DEFAULT_CSS = """
     StreamTable { height: 1fr; background: $background; scrollbar-size-vertical: 1; }
     StreamTable > .datatable--header { background: $title-background; color: $text-muted; text-style: none; }
-    StreamTable > .datatable--cursor { background: $row-cursor; color: $text-strong; text-style: bold; }
+    StreamTable > .datatable--cursor,
+    StreamTable:focus > .datatable--cursor { background: $row-cursor; color: $text-strong; text-style: bold; }
     StreamTable > .datatable--hover { background: $panel; }
     StreamTable:focus { background-tint: $foreground 0%; }
     """

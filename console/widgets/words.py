@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
 from console.format import base_url, curl_example, cut, format_seconds, safe_text, wrap_words
 from console.widgets.lines import Line, Span, line_width
 from console.widgets.title import stale_age_s
 from server.snapshot import Snapshot
+
+LONG_STEP_S = 2.0
+"""A step that runs for longer is told: until it ends, no stream gets a token."""
 
 
 def empty_lines(snapshot: Snapshot, asks_key: bool, width: int, rows: int) -> list[Line]:
@@ -96,26 +102,52 @@ def _centre(block: list[Line], width: int, rows: int) -> list[Line]:
     return [*[blank] * above, *[(left, *line) for line in block]]
 
 
-def notice_line(snapshot: Snapshot, now_s: float, width: int) -> Line | None:
-    """One line that explains what is unusual now, None when all is as it should be."""
-    if snapshot.policy.problem is not None:
-        return _notice(
-            "✕", "state-error", f"homebase.toml is not in force: {safe_text(snapshot.policy.problem)}", width
-        )
+def notice_lines(
+    snapshot: Snapshot, warnings: Sequence[str], now_s: float, width: int, most_rows: int = 3
+) -> list[Line]:
+    """What is unusual now, gravest first and in `most_rows` at the most; empty when all is as it should be.
+
+    `warnings` are what the policy's own state warns of: values that are allowed and still worth a second look.
+    """
+    told = [*_grave_notices(snapshot), *_slow_notices(snapshot, now_s)]
+    told += [("▲", "state-warning", safe_text(warning)) for warning in warnings]
+    if not told:
+        return [_hint_nano(width)] if snapshot.model.embedded else []
+    lines: list[Line] = []
+    for index, (symbol, role, words) in enumerate(told):
+        room = most_rows - len(lines) - (len(told) - index - 1)
+        if len(lines) < most_rows:
+            lines += _notice(symbol, role, words, width, max(1, min(2, room)))
+    return lines
+
+
+def _grave_notices(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
+    policy = snapshot.policy
     if snapshot.state == "engine_dead":
         reason = safe_text(snapshot.engine.error or "no reason was given")
-        return _notice("✕", "state-error", f"engine ended, quit and start again: {reason}", width)
+        yield "✕", "state-error", f"engine ended, quit and start again: {reason}"
+    if policy.problem is not None and policy.exists:
+        file = safe_text(PurePath(policy.path).name)
+        yield "✕", "state-error", f"{file} is not in force: {safe_text(policy.problem)}"
+    elif policy.problem is not None:
+        yield "▲", "state-warning", safe_text(policy.problem)
+
+
+def _slow_notices(snapshot: Snapshot, now_s: float) -> Iterator[tuple[str, str, str]]:
     age_s, step_s = stale_age_s(snapshot, now_s), snapshot.engine.step_age_s
+    if snapshot.state == "engine_dead":
+        return
     if age_s is not None:
-        return _notice("▲", "state-warning", f"numbers are {format_seconds(age_s)} old; {_step_words(snapshot)}", width)
-    if step_s is not None and step_s > 2.0 and snapshot.engine.busy:
-        return _notice("▲", "state-warning", _step_words(snapshot), width)
-    if snapshot.model.embedded:
-        words = "nano is a tiny code-babbling model for trying the console; serve your own with [model] path."
-        if width < len(words) + 4:
-            words = "nano: a tiny code-babbling model to try the console; yours: [model] path"
-        return _notice("»", "accent-text", words, width)
-    return None
+        yield "▲", "state-warning", f"numbers are {format_seconds(age_s)} old; {_step_words(snapshot)}"
+    elif step_s is not None and step_s > LONG_STEP_S and snapshot.engine.busy:
+        yield "▲", "state-warning", _step_words(snapshot)
+
+
+def _hint_nano(width: int) -> Line:
+    words = "nano is a tiny code-babbling model for trying the console; serve your own with [model] path."
+    if width < len(words) + 4:
+        words = "nano: a tiny code-babbling model to try the console; yours: [model] path"
+    return _notice("»", "accent-text", words, width, 1)[0]
 
 
 def _step_words(snapshot: Snapshot) -> str:
@@ -124,5 +156,8 @@ def _step_words(snapshot: Snapshot) -> str:
     return f"{what} has been running for {format_seconds(snapshot.engine.step_age_s)}"
 
 
-def _notice(symbol: str, role: str, words: str, width: int) -> Line:
-    return ((f" {symbol} ", f"{role} bold"), (cut(words, width - 4), role))
+def _notice(symbol: str, role: str, words: str, width: int, rows: int) -> list[Line]:
+    parts = wrap_words(words, width - 3)
+    kept = parts if len(parts) <= rows else [*parts[: rows - 1], cut(" ".join(parts[rows - 1 :]), width - 3)]
+    heads = [f" {symbol} ", *["   "] * (len(kept) - 1)]
+    return [((head, f"{role} bold"), (part, role)) for head, part in zip(heads, kept, strict=True)]

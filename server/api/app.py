@@ -14,6 +14,7 @@ from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 from server.api.body import LIMIT_BYTES, BoundedBody, drain_body, read_body
 from server.api.chat import Caller, ChatEndpoint
 from server.api.failures import Failure, build_failure, internal_error
+from server.api.front import FrontedQuart
 from server.api.guard import check_host, check_key, check_origin, preflight_headers, read_bearer
 from server.api.health import add_health
 from server.api.homebase import add_homebase
@@ -37,7 +38,7 @@ class BoundedRequest(Request):
 
 def build_app(services: Services) -> Quart:
     """The application, ready to be served by any ASGI server."""
-    app = Quart("server.api", static_folder=None, template_folder=None)
+    app = FrontedQuart("server.api", static_folder=None, template_folder=None)
     app.request_class = BoundedRequest
     app.config.update(
         MAX_CONTENT_LENGTH=LIMIT_BYTES,
@@ -77,10 +78,18 @@ def _read_caller() -> Caller:
     peer = request.scope.get("client")
     return Caller(
         request_id=g.request_id,
-        headers={name.lower(): value for name, value in request.headers.items()},
+        headers={name.lower(): _read_header(value) for name, value in request.headers.items()},
         api_key=read_bearer(request.headers.get("authorization")),
         peer=peer[0] if peer else "",
     )
+
+
+def _read_header(value: str) -> str:
+    """A header's value as its sender meant it: UTF-8 where it is that, which the framework reads as Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
 
 
 def _add_guard(app: Quart, services: Services) -> None:

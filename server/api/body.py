@@ -63,16 +63,15 @@ async def read_body(body: BoundedBody, *, stall_s: float = STALL_S, total_s: flo
         async with asyncio.timeout(total_s):
             while (part := await _next_part(body, stall_s)) is not None:
                 parts += part
-                # Quart compares its limit with what waits to be read, which is little when it is read as it comes.
-                if body.arrived_bytes > LIMIT_BYTES:
-                    raise BodyTooLarge(LIMIT_BYTES)
+                _check_size(body)
     except RequestEntityTooLarge:
         raise BodyTooLarge(LIMIT_BYTES, body.expected_bytes) from None
     except TimeoutError:
         raise BodyTooSlow(
-            f"The request body did not arrive in time: {body.arrived_bytes:,} bytes came in {total_s:g} s "
-            f"(or none for {stall_s:g} s)."
+            f"The request body did not arrive in time: {body.arrived_bytes:,} bytes came in {total_s:g} s, and that "
+            "was not all."
         ) from None
+    _check_size(body)  # the last part may have been the one too many, which is not handed out
     return bytes(parts)
 
 
@@ -89,9 +88,20 @@ async def drain_body(body: BoundedBody, *, drain_s: float = DRAIN_S, quiet_s: fl
             return
 
 
+def _check_size(body: BoundedBody) -> None:
+    # Quart compares its limit with what waits to be read, which is little when it is read as it comes.
+    if body.arrived_bytes > LIMIT_BYTES:
+        raise BodyTooLarge(LIMIT_BYTES)
+
+
 async def _next_part(body: BoundedBody, stall_s: float) -> bytes | None:
-    async with asyncio.timeout(stall_s):
-        try:
+    try:
+        async with asyncio.timeout(stall_s):
             return await anext(body)
-        except StopAsyncIteration:
-            return None
+    except StopAsyncIteration:
+        return None
+    except TimeoutError:
+        raise BodyTooSlow(
+            f"The request body did not arrive in time: nothing came for {stall_s:g} s after "
+            f"{body.arrived_bytes:,} bytes."
+        ) from None

@@ -67,6 +67,7 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.Refusal: Row(429, "admission_refused", can_retry=False),
     errors.EngineError: Row(500, "engine_error"),
     errors.EngineDead: Row(500, "engine_error", can_retry=False),
+    errors.EngineStalled: Row(500, "engine_error", can_retry=False),
     errors.SequenceFailed: Row(500, "engine_error"),
     # Not a fault of the server, and an agent that comes back at once would undo what the operator did.
     errors.StreamStopped: Row(400, "stream_stopped", can_retry=False),

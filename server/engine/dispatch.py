@@ -151,6 +151,12 @@ class Dispatcher:
             mailbox.cancelled = True
             self._engine.cancel(request_id)
 
+    def fail_open(self, failure: HomebaseError) -> None:
+        """Tell every reader this error and cancel what it waits for; slots come free when the engine lets go."""
+        for request_id, mailbox in self._open.items():
+            mailbox.fail(failure)
+            self.cancel(request_id)
+
     def receive(self, events: tuple[EngineEvent, ...]) -> None:
         """Take in what one step did. A fault in `observe` or an `on_left` is raised when everyone has been told."""
         with ExitStack() as afterwards:

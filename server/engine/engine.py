@@ -152,6 +152,8 @@ class Engine:
                         changes.extend(runner.cancel_all())
                         stopping = True
             self._emit((*changes, *memory.sample(time.monotonic())) if changes or runner.idle else ())
+            if any(isinstance(change, SequenceEnded) for change in changes):
+                memory.trim(sequence_ended=True)  # a cancelled context may be gigabytes, and no step may follow
             if not runner.idle:
                 self._step(runner, memory)
 

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import heapq
+import itertools
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.admission.decide import Asked
 from server.admission.estimate import UNKNOWN_S, clamp_wait_s, estimate_slot_s, estimate_stream_s
+from server.admission.slots import Admission
+from server.errors import Refusal
+from server.policy import AdmissionPolicy
 from server.snapshot import StreamView
 
 
@@ -75,3 +82,26 @@ def test_a_wait_is_always_from_1_to_60(seconds: float, ratio: float) -> None:
     wait = clamp_wait_s(seconds, ratio)
     assert isinstance(wait, int)
     assert 1 <= wait <= 60
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_eight_clients_that_sleep_exactly_as_long_as_they_are_told_all_get_the_one_slot(seed: int) -> None:
+    policy, job_s, now = AdmissionPolicy(max_in_flight=1), 4.0, 0.0
+    began, permit, served = 0.0, None, list[float]()
+    admission = Admission(
+        lambda: (stream(completion_tokens=int((now - began) * 25), decode_tps=25.0),), random.Random(seed).random
+    )
+    wakes = [(0.0, client) for client in range(8)]
+    while wakes:
+        now, client = heapq.heappop(wakes)
+        if permit is not None and now >= began + job_s:
+            permit.release()
+        try:
+            permit = admission.admit(Asked("unknown", 10, None), policy)
+        except Refusal as refusal:
+            heapq.heappush(wakes, (now + refusal.retry_after_s, client))
+        else:
+            began = now
+            served.append(now)
+    assert len(served) == 8, "one place, held 4 s by each"
+    assert max(later - earlier for earlier, later in itertools.pairwise(served)) <= job_s + 4, "it is never idle long"

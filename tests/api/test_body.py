@@ -46,10 +46,25 @@ async def test_a_body_without_a_length_is_counted() -> None:
     task.cancel()
 
 
+async def test_a_last_part_that_is_one_too_many_is_not_dropped_in_silence() -> None:
+    body = BoundedBody(None, LIMIT_BYTES)
+
+    async def arrive() -> None:
+        body.append(b"{}" + b" " * (LIMIT_BYTES - 2))
+        await asyncio.sleep(0.01)
+        body.append(b"x")
+        body.set_complete()
+
+    task = asyncio.create_task(arrive())
+    with pytest.raises(BodyTooLarge):
+        await read_body(body)
+    await task
+
+
 async def test_a_body_that_stalls_is_given_up() -> None:
     body = BoundedBody(10, LIMIT_BYTES)
     body.append(b"abc")
-    with pytest.raises(BodyTooSlow, match="3 bytes came"):
+    with pytest.raises(BodyTooSlow, match=r"nothing came for 0\.02 s after 3 bytes"):
         await read_body(body, stall_s=0.02, total_s=5)
 
 
@@ -62,7 +77,7 @@ async def test_a_body_that_trickles_for_ever_is_given_up() -> None:
             await asyncio.sleep(0.005)
 
     task = asyncio.create_task(trickle())
-    with pytest.raises(BodyTooSlow):
+    with pytest.raises(BodyTooSlow, match=r"bytes came in 0\.1 s"):
         await read_body(body, stall_s=1, total_s=0.1)
     task.cancel()
 

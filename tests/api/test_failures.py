@@ -57,6 +57,7 @@ EXAMPLES: list[tuple[HomebaseError, int, str, str | None, str]] = [
     (refusal("in_flight_full"), 429, "admission_refused", None, "in_flight_full"),
     (errors.EngineError("x"), 500, "engine_error", None, "engine_error"),
     (errors.EngineDead("x"), 500, "engine_error", None, "engine_dead"),
+    (errors.EngineStalled(60), 500, "engine_error", None, "engine_stalled"),
     (errors.SequenceFailed("x"), 500, "engine_error", None, "sequence_failed"),
     (errors.StreamStopped("x"), 400, "stream_stopped", None, "stream_stopped"),
 ]

@@ -142,6 +142,48 @@ async def test_a_stream_shows_headers_at_once_and_comments_while_nothing_comes(
     await until(lambda: rig.admission.in_flight == 0)
 
 
+async def test_comments_go_on_while_generated_text_is_held_back(rig: Any, port: int, chat_body: Any) -> None:
+    rig.set_policy(server__keep_alive_s=0.5)
+    reader, writer = await send(port, build_request(chat_body(stream=True, stop=["-" * 500])))
+    await until(lambda: rig.admission.in_flight == 1)
+    rig.engine.say(rig.engine.only, "text")
+    seen = b""
+    while seen.count(b": keep-alive\n\n") < 2:
+        seen += await asyncio.wait_for(reader.read(1000), 0.9)
+        rig.engine.say(rig.engine.only, "-")  # may become the stop, so it is not shown
+    assert b'"content":"text"' in seen
+    assert b'"content":"-' not in seen
+    await hang_up(writer, hard=False)
+    await until(lambda: rig.admission.in_flight == 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("客户端/1.0".encode(), "客户端/1.0"),
+        ("مرحبا".encode(), "مرحبا"),
+        ("zwj👩\u200d👧".encode(), "zwj👩\\u200d👧"),
+        (b"caf\xe9", "café"),
+        (b"esc\x1b[31m", "esc\\x1b[31m"),
+    ],
+)
+async def test_a_client_is_named_as_it_names_itself(
+    rig: Any, port: int, chat_body: Any, sent: bytes, shown: str
+) -> None:
+    body = json.dumps(chat_body()).encode()
+    head = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: %b\r\nX-Homebase-Session: %b\r\n" % (
+        CHAT.encode(),
+        sent,
+        sent,
+    )
+    _, writer = await send(port, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    await until(lambda: rig.admission.in_flight == 1)
+    (row,) = rig.streams()
+    assert (row.client, row.session) == (shown, shown)
+    await hang_up(writer, hard=False)
+    await until(lambda: rig.admission.in_flight == 0)
+
+
 async def test_a_reader_that_does_not_read_is_dropped_and_slows_nobody(
     rig: Any, port: int, chat_body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +250,38 @@ async def test_a_refusal_comes_within_a_tenth_of_a_second(rig: Any, port: int, c
     await until(lambda: rig.admission.in_flight == 0)
     # The best of several: the machine that runs the tests may be busy with others.
     assert min(took_s) < 0.1
+
+
+async def test_a_crowd_that_comes_back_at_once_gets_answers_or_refusals_and_leaves_nothing(
+    rig: Any, port: int, chat_body: Any
+) -> None:
+    async def answer(engine: Any, request: Any) -> None:
+        engine.prefill(request.id, 2, 2)
+        await asyncio.sleep(0.01)
+        if request.id in engine.open:
+            engine.say(request.id, "ok")
+            engine.end(request.id, "length")
+
+    work: set[asyncio.Task[None]] = set()
+    rig.engine.script = lambda engine, request: work.add(asyncio.create_task(answer(engine, request)))
+    statuses: list[int] = []
+
+    async def insist(client: httpx.AsyncClient) -> None:
+        for _ in range(40):
+            statuses.append((await client.post(CHAT, json=chat_body())).status_code)
+
+    async def look(client: httpx.AsyncClient) -> None:
+        for _ in range(20):
+            assert (await client.get("/health")).status_code == 200
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        await asyncio.gather(*(insist(client) for _ in range(12)), *(look(client) for _ in range(3)))
+        assert (await client.post(CHAT, json=chat_body())).status_code == 200
+    await asyncio.gather(*work)
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) + 1 == rig.admission.admitted_total == len(rig.ends())
+    assert statuses.count(429) == len(rig.refusals())
+    assert (rig.admission.in_flight, rig.admission.peak_in_flight) == (0, 2)
 
 
 async def test_two_streams_that_are_dropped_make_room_for_two_new_ones(

@@ -11,6 +11,7 @@ import pytest
 from textual.widgets import Button
 
 from console.app import HomebaseApp
+from console.palette import ConsoleCommands
 from console.screens.detail import DetailScreen
 from console.screens.dialogs import ConfirmDialog, QuitDialog
 from console.screens.help import HelpScreen
@@ -20,7 +21,8 @@ from console.screens.refusals import RefusalsScreen
 from console.screens.small import SmallScreen
 from console.screens.streams import StreamsScreen
 from server.errors import PolicyConflict, PolicyUnwritable
-from server.events import PolicyChanged
+from server.events import ModelStateChanged, PolicyChanged, PolicyProblem
+from server.policy import apply_changes, validate_policy
 from server.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -44,6 +46,20 @@ async def test_number_keys_switch_screens(make_app: MakeApp, source: FakeSource,
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2" if key == "1" else "1", key)
         assert isinstance(app.screen, screen)
+
+
+@pytest.mark.parametrize("place", ["refusals", "policy", "log"])
+async def test_a_tick_while_a_screen_is_being_opened_does_no_harm(
+    make_app: MakeApp, source: FakeSource, place: str
+) -> None:
+    app = make_app(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.action_show_place(place)
+        assert not app.screen.is_mounted
+        app.tick()
+        await pilot.pause()
+        app.tick()
+        assert app.screen.is_mounted
 
 
 async def test_a_number_leaves_what_is_open_over_a_screen(make_app: MakeApp, source: FakeSource) -> None:
@@ -228,6 +244,80 @@ async def test_news_pop_up_once_and_old_news_do_not(make_app: MakeApp, source: F
         assert toasts(app) == ["homebase.toml changed outside, in force: max_in_flight 2 → 1"]
 
 
+async def test_news_from_while_the_program_started_are_not_lost(make_app: MakeApp, source: FakeSource) -> None:
+    started_s = source.snapshot().time_s - 2.0
+    source.publish(ModelStateChanged(time_s=started_s, state="failed", detail="no tensors"))
+    app = make_app(source)
+    async with app.run_test() as pilot:
+        app.tick()
+        await pilot.pause()
+        assert toasts(app) == ["The model could not be loaded: no tensors"]
+
+
+async def test_an_outside_edit_is_told_once_where_the_policy_is_in_front(
+    make_app: MakeApp, source: FakeSource, read_screen: Read
+) -> None:
+    app = make_app(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("3")
+        change_outside(source, 6)
+        app.tick()
+        await pilot.pause()
+        assert toasts(app) == []
+        assert read_screen(app).count("max_in_flight 2 → 6") == 1
+        await pilot.press("1")
+        change_outside(source, 2)
+        app.tick()
+        await pilot.pause()
+        assert toasts(app) == ["homebase.toml changed outside, in force: max_in_flight 6 → 2"]
+
+
+@pytest.mark.parametrize(("place", "is_line"), [("3", True), ("1", True), ("2", False)])
+async def test_a_file_that_breaks_is_told_once(
+    make_app: MakeApp, source: FakeSource, read_screen: Read, place: str, is_line: bool
+) -> None:
+    app = make_app(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(place)
+        problem = "homebase.toml:3: nonsense."
+        source.state = msgspec.structs.replace(source.state, problem=problem)
+        source.change(policy=msgspec.structs.replace(source.snapshot().policy, problem=problem))
+        source.publish(PolicyProblem(time_s=0, message=problem))
+        app.tick()
+        await pilot.pause()
+        assert len(toasts(app)) == (0 if is_line else 1)
+        assert not is_line or read_screen(app).count(problem) == 1
+
+
+def change_outside(source: FakeSource, number: int) -> None:
+    """Someone edits the file: the state moves and a notice says so."""
+    before = source.state.policy
+    policy = validate_policy(apply_changes(msgspec.to_builtins(before), {"policy.max_in_flight": number}))
+    source.state = msgspec.structs.replace(source.state, policy=policy, etag=f"etag-{number}")
+    change = ("policy.max_in_flight", str(before.policy.max_in_flight), str(number))
+    source.publish(PolicyChanged(time_s=0, origin="file", changes=(change,)))
+
+
+async def test_a_theme_that_cannot_be_used_is_in_the_log_too(
+    make_app: MakeApp, source: FakeSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(source, theme="nope")
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert "theme 'nope' does not exist" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["3", "4"])
+async def test_the_palette_lists_no_keys_that_only_move(make_app: MakeApp, source: FakeSource, place: str) -> None:
+    app = make_app(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(place)
+        await pilot.pause()
+        names = {command.name for command in ConsoleCommands(app.screen)._commands()}
+        assert {"view: Streams", "server: Quit"} <= names
+        assert not {"log: Up", "log: Page down", "policy: Down", "policy: First limit"} & names
+
+
 @pytest.mark.parametrize("key", ["colon", "ctrl+p"])
 async def test_the_palette_finds_and_runs_commands(make_app: MakeApp, source: FakeSource, key: str) -> None:
     app = make_app(source)
@@ -244,8 +334,6 @@ async def test_the_palette_finds_and_runs_commands(make_app: MakeApp, source: Fa
 async def test_the_palette_leaves_out_what_is_impossible(
     make_app: MakeApp, source: FakeSource, samples: Samples
 ) -> None:
-    from console.palette import ConsoleCommands
-
     app = make_app(source)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()

@@ -136,6 +136,11 @@ def test_a_broken_file_refuses_the_save() -> None:
     assert "file on disk is not valid" in (Editing(state()).typed(KEY, "4").adopted(broken).refusal or "")
 
 
+def test_a_file_that_is_gone_does_not_hinder_a_save() -> None:
+    gone = msgspec.structs.replace(state(), problem="homebase.toml is gone.", exists=False)
+    assert Editing(state()).typed(KEY, "4").adopted(gone).refusal is None
+
+
 def test_reverting_brings_back_what_is_in_force() -> None:
     editing = Editing(state()).typed(KEY, "4").typed(OTHER, "x").reverted()
     assert editing.drafts == {}

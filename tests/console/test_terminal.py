@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from console.terminal import EndSignals, Supervisor, Terminal, check_terminal
+from console.terminal import EndSignals, Supervisor, Terminal, check_terminal, draws_ascii_only
 from server.errors import TerminalUnfit
 
 DEADLINE_S = 10.0
@@ -191,6 +191,26 @@ def test_a_dumb_terminal_is_refused_with_what_to_do(terminal_pair: Pty, monkeypa
     monkeypatch.setenv("TERM", kind)
     with pytest.raises(TerminalUnfit, match=r"TERM=.* --headless"):
         check_terminal()
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_plain"),
+    [
+        ({}, False),
+        ({"TERM": "xterm-256color", "LANG": "de_DE.UTF-8"}, False),
+        ({"LANG": "en_US.utf8"}, False),
+        ({"LC_CTYPE": "UTF-8"}, False),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, False),
+        ({"LANG": "C", "LC_CTYPE": "ja_JP.UTF-8"}, False),
+        ({"LANG": "C"}, True),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),
+        ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, True),
+        ({"LANG": "de_DE"}, True),
+        ({"TERM": "linux", "LANG": "de_DE.UTF-8"}, True),
+    ],
+)
+def test_plain_ascii_is_drawn_where_the_environment_says_so(environ: dict[str, str], is_plain: bool):
+    assert draws_ascii_only(environ) == is_plain
 
 
 @pytest.mark.parametrize("stream", ["__stdin__", "__stderr__"])

@@ -122,6 +122,22 @@ async def test_a_failed_sequence_raises_after_what_came_before(desk: Desk) -> No
     assert desk.left == ["a"]
 
 
+async def test_a_failure_told_to_all_reaches_each_reader_and_frees_slots_only_when_the_engine_lets_go(
+    desk: Desk,
+) -> None:
+    one, two = desk.open("one"), desk.open("two")
+    desk.receive(TokensEmitted("one", (5,), 1.0))
+    desk.dispatcher.fail_open(SequenceFailed("stuck"))
+    desk.dispatcher.fail_open(SequenceFailed("stuck"))
+    assert isinstance(await anext(one), TokensEmitted), "what came before is still read"
+    for generation in (one, two):
+        with pytest.raises(SequenceFailed, match="stuck"):
+            await anext(generation)
+    assert (desk.inbox.cancelled, desk.left) == (["one", "two"], [])
+    desk.receive(SequenceEnded("one", "cancelled", 2.0), SequenceEnded("two", "cancelled", 2.0))
+    assert sorted(desk.left) == ["one", "two"]
+
+
 async def test_engine_death_reaches_all_open_and_all_later(desk: Desk) -> None:
     a, b, done = desk.open("a"), desk.open("b"), desk.open("done")
     waiting = asyncio.create_task(read(b))

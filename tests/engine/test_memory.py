@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+
 import mlx.core as mx
 import pytest
 
 from server.engine.memory import SAMPLE_INTERVAL_S, TRIM_INTERVAL_STEPS, EngineMemory
 from server.events import MemorySampled
+
+if TYPE_CHECKING:
+    from conftest import Gate, HashModel, RequestMaker, Rig
 
 
 def test_samples_come_at_their_interval_and_say_what_mlx_says() -> None:
@@ -39,3 +45,22 @@ def test_buffers_are_given_back_now_and_then_while_nothing_ends(clears: list[Non
     for _ in range(3 * TRIM_INTERVAL_STEPS):
         memory.trim(sequence_ended=False)
     assert len(clears) == 3
+
+
+def test_buffers_of_a_cancelled_sequence_are_given_back_though_no_step_follows(
+    rig: Rig, ask: RequestMaker, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleared = threading.Event()
+
+    def prepare(model: HashModel) -> None:
+        model.before = lambda ids: gate.pass_through(ids) if len(ids) == 16 else None
+
+    rig.prepare = prepare
+    rig.start()
+    rig.engine.submit(ask("a", prompt=400))
+    assert gate.reached.wait(20)
+    monkeypatch.setattr(mx, "clear_cache", cleared.set)
+    rig.engine.cancel("a")
+    gate.open()
+    rig.wait_end("a")
+    assert cleared.wait(5)

@@ -158,6 +158,13 @@ class Homebase:
         stream.wait_for_text()
         return stream
 
+    def open_long_prefill(self) -> OpenStream:
+        """A stream that is in prefill, and will be for some ten seconds."""
+        text = " ".join(f"fact {number}: value {number * 7 % 1013}." for number in range(1500))
+        stream = OpenStream(self.url, messages=[{"role": "user", "content": text}])
+        wait_until("it is in prefill", lambda: any(row["phase"] == "prefill" for row in self.snapshot()["streams"]))
+        return stream
+
     def is_port_free(self) -> bool:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -38,8 +38,6 @@ def test_an_operator_watches_a_stream_edits_a_limit_and_quits(console: Callable[
     terminal.wait_for(r"in flight 1 of 2")
     terminal.wait_for(r"decode [1-9][\d.,]* tok/s")
 
-    terminal.type("3")
-    terminal.wait_for("max_in_flight")
     edit_max_in_flight(homebase, "1")
     assert homebase.config.read_text() == CONFIG.replace("max_in_flight = 2", "max_in_flight = 1")
 
@@ -65,26 +63,15 @@ def test_an_operator_watches_a_stream_edits_a_limit_and_quits(console: Callable[
 
 
 def edit_max_in_flight(homebase: Console, value: str) -> None:
-    """Change the limit with the keyboard alone and save it."""
-    terminal = homebase.terminal
-    terminal.wait_for(r"▸ max_in_flight")
-    terminal.type("Enter")
-    terminal.wait_for("Keep, close")
-    terminal.type("C-u")
-    terminal.wait_for(r"typed +nothing")
-    terminal.write(value)
-    terminal.wait_for(rf"\+max_in_flight = {value}")
-    terminal.type("Enter")
-    terminal.wait_for("Drop edit")
-    terminal.type("s")
+    """Change the limit with the keyboard alone and save it, all keys in one bunch, as a slow line delivers them."""
+    homebase.terminal.type("3", "Enter", "C-u", value, "Enter", "s")
     homebase.wait_until("the file is written", lambda: f"max_in_flight = {value}" in homebase.config.read_text())
-    terminal.wait_for("nothing unsaved")
+    homebase.terminal.wait_for("nothing unsaved")
 
 
 def leave_through_the_dialog(homebase: Console) -> None:
     """Quitting stands on Stay; the other button cuts the streams."""
-    homebase.terminal.type("Tab")
-    homebase.terminal.type("Enter")
+    homebase.terminal.type("Tab", "Enter")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -28,10 +28,11 @@ sys.exit(main())
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_time_with_open_streams_told(headless: Callable[..., Headless], number: signal.Signals):
     server = headless()
-    decoding, prefilling = server.open_stream(), server.open_stream()
+    decoding, prefilling = server.open_stream(), server.open_long_prefill()
     code, seconds = server.end(number)
     assert code == 0
     assert seconds < 6
+    assert not prefilling.text
     for stream in (decoding, prefilling):
         assert stream.ended.wait(5)
         assert stream.fault is None
@@ -135,6 +136,17 @@ def test_a_limit_changed_in_an_editor_is_in_force_and_flags_are_never_written(he
         client.chat.completions.create(model="nano", messages=[{"role": "user", "content": "hi"}])
     assert server.config.read_text() == "[policy]\nmax_in_flight = 1  # mine\n"
     assert server.snapshot()["policy"]["values"]["server.port"] == server.port
+    server.wait_until("both are logged", lambda: "refused [req-" in server.said)
+    assert "policy changed (file): policy.max_in_flight 2 -> 1" in server.said
+
+
+def test_a_file_broken_while_it_runs_is_told_and_changes_nothing(headless: Callable[..., Headless]):
+    server = headless(config="[policy]\nmax_in_flight = 2\n")
+    server.config.write_text("[policy]\nmax_in_flight = 500\n")
+    server.wait_until("it is told", lambda: "homebase.toml:2: policy.max_in_flight: 500 is not allowed" in server.said)
+    snapshot = server.snapshot()
+    assert "homebase.toml:2" in snapshot["policy"]["problem"]
+    assert snapshot["admission"]["max_in_flight"] == 2
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_server_up_with_the_reason(

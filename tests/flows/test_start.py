@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +41,25 @@ def test_a_port_in_use(pty_console: Callable[..., PtyConsole]):
 
 def test_a_model_that_is_not_there(pty_console: Callable[..., PtyConsole]):
     check_one_sentence(pty_console("--model", "/no/such/model"), "/no/such/model", "nano")
+
+
+def test_linuxs_own_console_is_drawn_in_ascii_with_no_mouse_where_none_is_wanted(
+    pty_console: Callable[..., PtyConsole], tmp_path: Path
+):
+    (tmp_path / "homebase.toml").write_text("[console]\nmouse = false\n")
+    console = pty_console(term="linux")
+    console.drain()
+    console.wait_for_output("* SERVING")
+    stream = console.open_stream()
+    console.wait_for_output("decode")
+    os.kill(console.pid, signal.SIGTERM)
+    assert console.process.wait(10) == 0
+    assert stream.ended.wait(5)
+    console.stop_draining()
+    output = console.rest()
+    assert not set("●━┏╭█") & set(output)
+    assert not re.findall(r"\x1b\[\?100[0236]h", output), "the mouse was taken"
+    assert "\x1b[2J" not in output, "it flickers when the whole is cleared"
 
 
 @pytest.mark.parametrize("kind", ["dumb", ""])

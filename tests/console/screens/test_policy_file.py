@@ -224,6 +224,32 @@ async def test_no_file_yet_is_said_and_saving_creates_it(edit: Any, path: Path) 
     await edit(steps)
 
 
+async def test_a_file_that_is_gone_is_written_anew_by_the_next_save(edit: Any, path: Path) -> None:
+    async def steps(screen: PolicyScreen, pilot: Any) -> None:
+        await set_limit(screen, pilot, KEY, "1")
+        remove(path)
+        await asyncio.to_thread(pilot.app.source.store.reload)
+        screen.refresh_view(pilot.app.source.snapshot())
+        await settle(pilot)
+        assert "homebase.toml is gone" in read_lines(screen, "#policy-told")
+        assert "not valid" not in read_lines(screen, "#policy-summary")
+        await pilot.press("s")
+        await settle(pilot)
+        assert read(path) == FILE.replace("max_in_flight = 2", "max_in_flight = 1")
+        assert "gone" not in read_lines(screen, "#policy-told")
+
+    await edit(steps)
+
+
+async def test_a_server_open_to_other_machines_without_a_key_is_warned_of(edit: Any, path: Path) -> None:
+    write(path, FILE.replace('api_key = "hunter2"', 'host = "0.0.0.0"'))
+
+    async def steps(screen: PolicyScreen, pilot: Any) -> None:
+        assert "▲ server.host 0.0.0.0 answers other machines" in read_lines(screen, "#policy-told")
+
+    await edit(steps)
+
+
 async def test_the_key_of_the_server_is_nowhere_on_the_screen(edit: Any, read_screen: Callable[[Any], str]) -> None:
     async def steps(screen: PolicyScreen, pilot: Any) -> None:
         await set_limit(screen, pilot, "server.api_key", "swordfish")

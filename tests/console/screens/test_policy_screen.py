@@ -19,7 +19,7 @@ from console.screens.dialogs import ConfirmDialog, ConflictDialog
 from console.screens.policy import PolicyScreen
 from console.widgets.limit_field import LimitField
 from console.widgets.limit_table import LimitTable
-from console.widgets.lines import Lines
+from console.widgets.lines import Lines, line_width
 from server.errors import PolicyConflict, PolicyInvalid, PolicyUnwritable
 from server.policy import LimitValue, apply_changes, validate_policy
 
@@ -595,6 +595,20 @@ async def test_looks_in_ascii(open_editor: Any) -> None:
         assert editor.text.isascii()
         await editor.press("escape", "r")
         assert editor.text.isascii()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 30)])
+async def test_rows_leave_room_for_the_scrollbar_from_the_start(
+    make_app: Callable[..., HomebaseApp], source: Any, size: tuple[int, int]
+) -> None:
+    app = make_app(source)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("3")
+        await pilot.pause()
+        table = app.screen.query_one(LimitTable)
+        assert table.show_vertical_scrollbar
+        rows = table.query_one(Lines)
+        assert {line_width(line) for line in rows.lines} == {rows.size.width}
 
 
 async def test_the_screen_survives_being_resized_while_editing(open_editor: Any) -> None:

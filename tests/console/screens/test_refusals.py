@@ -140,6 +140,22 @@ async def test_the_message_can_be_copied(make_app: MakeApp, source: FakeSource, 
         assert app.clipboard == samples.refused().message
 
 
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (100, 30), (120, 40), (140, 40), (200, 60)])
+async def test_the_table_keeps_to_the_width_and_the_chosen_refusal_to_its_rows(
+    make_app: MakeApp, source: FakeSource, samples: Samples, read_screen: Read, size: tuple[int, int]
+) -> None:
+    fill(source, samples, 100)
+    app = make_app(source)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("2")
+        await pilot.pause()
+        table = table_of(app)
+        assert table.virtual_size.width <= table.scrollable_content_region.width
+        assert not table.show_horizontal_scrollbar
+        text = read_screen(app)
+        assert "about 12 s." in text or size[1] < 20
+
+
 async def test_a_flood_keeps_the_newest(make_app: MakeApp, source: FakeSource, samples: Samples) -> None:
     app = make_app(source)
     async with app.run_test(size=(80, 24)) as pilot:

@@ -303,6 +303,61 @@ async def test_a_policy_problem_is_in_sight_on_the_home_screen(
         assert "✕ homebase.toml is not in force: homebase.toml:12" in read_screen(app)
 
 
+async def test_the_chosen_row_of_the_table_is_marked_as_everywhere(make_app: MakeApp, source: FakeSource) -> None:
+    app = make_app(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("v")
+        await pilot.pause()
+        table = app.screen.query_one(StreamTable)
+        assert table.has_focus
+        marked = table.get_component_styles("datatable--cursor").background
+        assert marked.hex.lower() == app.theme_variables["row-cursor"].lower()
+
+
+async def test_the_key_bar_follows_streams_that_come_and_end(
+    make_app: MakeApp, make_source: MakeSource, samples: Samples, read_screen: Read
+) -> None:
+    source = make_source(samples.empty())
+    app = make_app(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        for streams, shown, hidden in (
+            ((), "4 Log  e Limits", "Detail"),
+            ((samples.stream(),), "⏎ Detail  x Stop", "Detail  e"),
+            ((samples.finished(),), "⏎ Detail  e Limits", "Stop"),
+            ((), "4 Log  e Limits", "Detail"),
+        ):
+            source.change(streams=streams)
+            app.tick()
+            await pilot.pause()
+            bar = read_screen(app).splitlines()[-1]
+            assert shown in bar
+            assert hidden not in bar
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("state", ["nano", "parent_and_child", "many"])
+async def test_a_warning_of_the_policy_is_in_sight_and_covers_nothing(
+    make_app: MakeApp,
+    make_source: MakeSource,
+    samples: Samples,
+    read_screen: Read,
+    state: str,
+    size: tuple[int, int],
+) -> None:
+    source = make_source(getattr(samples, state)())
+    warning = "server.host 0.0.0.0 answers other machines too, and server.api_key is empty."
+    source.state = msgspec.structs.replace(source.state, warnings=(warning,))
+    app = make_app(source)
+    async with app.run_test(size=size) as pilot:
+        app.tick()
+        await pilot.pause()
+        rows = read_screen(app).splitlines()
+        found = [row for row in rows if row.startswith(f" ▲ {warning}")]
+        assert len(found) == 1
+        assert "─ refused" in rows[rows.index(found[0]) + 1]
+        assert rows[-1].startswith(" 1 Streams")
+
+
 async def test_the_curl_line_asks_for_a_key_when_the_server_does(
     make_app: MakeApp, make_source: MakeSource, samples: Samples, read_screen: Read
 ) -> None:

@@ -84,6 +84,32 @@ def test_an_ended_stream_is_dim_and_says_how(samples: Samples) -> None:
     assert "boom" in one
 
 
+ENDINGS = (
+    ("cancelled", "client closed the connection in decode after 12,204 tokens"),
+    ("cancelled", "stopped at the server in prefill at 40 %"),
+    ("failed", "homebase-console is shutting down, which ended this stream."),
+)
+
+
+@pytest.mark.parametrize(("outcome", "detail"), ENDINGS)
+@pytest.mark.parametrize("style", [BIG, SMALL], ids=["big", "small"])
+def test_a_band_tells_why_its_stream_ended(samples: Samples, outcome: str, detail: str, style: BandStyle) -> None:
+    ended = samples.finished(outcome=outcome, outcome_detail=detail)
+    assert any(detail in row for row in draw(ended, style, width=80))
+    assert len(draw(ended, style)) == style.height
+
+
+@pytest.mark.parametrize(("outcome", "detail"), ENDINGS)
+@pytest.mark.parametrize("width", [80, 100, 120, 144])
+def test_the_line_of_an_ended_stream_keeps_the_reason(samples: Samples, outcome: str, detail: str, width: int) -> None:
+    ended = samples.finished(outcome=outcome, outcome_detail=detail, client="opencode/1.18")
+    line = ended_line(ended, width)
+    shown = "".join(text for text, _ in line)
+    assert line_width(line) == width
+    assert detail[: 40 if width < 100 else None] in shown
+    assert "3 s ago" in shown
+
+
 def test_no_big_numerals_where_only_ascii_can_be_drawn(samples: Samples) -> None:
     shown = "\n".join(draw(samples.stream(), BandStyle("big", 4, 80.0, plain=True, ascii=True)))
     assert "58.4 tok/s" in shown

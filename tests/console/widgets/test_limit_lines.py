@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from console.widgets.limit_lines import (
     field_span,
     list_lines,
     summary_line,
+    told_lines,
     wrap,
 )
 from console.widgets.lines import line_width
@@ -123,3 +125,22 @@ def test_wrapping_loses_no_word_and_keeps_to_the_width(text: str, width: int) ->
     lines = plain(wrap(text, width))
     assert "".join("".join(lines).split(" ")) == "".join(text.split(" "))
     assert all(cell_len(line) <= width for line in lines)
+
+
+def test_what_was_told_last_has_its_place_under_a_long_problem_and_warnings(editing: Editing) -> None:
+    state = msgspec.structs.replace(editing.state, problem="box.toml:3: " + "no good " * 60, warnings=("one.", "two."))
+    shown = plain(told_lines(Editing(state), ("●", "Saved."), 76))
+    assert len(shown) == 4
+    assert shown[0].startswith("✕ box.toml:3")
+    assert shown[-1] == "● Saved."
+
+
+def test_warnings_of_the_policy_are_told(editing: Editing) -> None:
+    state = msgspec.structs.replace(editing.state, warnings=("server.api_key is empty.",))
+    assert plain(told_lines(Editing(state), None, 76)) == ["▲ server.api_key is empty."]
+
+
+def test_a_file_that_is_gone_is_not_called_broken(editing: Editing) -> None:
+    state = msgspec.structs.replace(editing.state, problem="box.toml is gone.", exists=False)
+    assert plain(told_lines(Editing(state), None, 76)) == ["▲ box.toml is gone."]
+    assert "▲ file gone " in "".join(plain([summary_line(Editing(state).typed(KEY, "4"), 45)]))
