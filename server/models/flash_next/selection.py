@@ -58,4 +58,5 @@ def choose_tokens(scores: mx.array, visible: mx.array, ratio: int, top: int) -> 
     kept = (best[:, None] * ratio + mx.arange(ratio)).reshape(-1)
     tail = complete * ratio + mx.arange(ratio - 1)
     counts = mx.concatenate([mx.ones(kept.shape, mx.bool_), tail < visible])
-    return mx.concatenate([kept, tail]), counts
+    # What does not count must be a real row too: MLX reads past the end of a full buffer, and a masked NaN stays NaN.
+    return mx.concatenate([kept, mx.minimum(tail, visible - 1)]), counts

@@ -69,3 +69,11 @@ def test_scores_are_cut_off_before_heads_are_added(heads: int) -> None:
     expected = np.maximum(np.einsum("htd,cd->htc", queries[0], keys[0, 0]), 0).sum(axis=0) / np.sqrt(8)
     got = score_blocks(mx.array(queries.astype(np.float32)), mx.array(keys.astype(np.float32)))
     assert np.abs(np.array(got) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("visible", [12, 13, 14, 15])
+def test_rows_that_do_not_count_are_real_rows_too(visible: int) -> None:
+    # A buffer that is full to the last row has nothing behind it that may be read.
+    tokens, _ = choose_tokens(mx.array([[3.0, 2.0, 1.0, 0.0]]), mx.array(visible), 4, 2)
+    assert int(tokens.max().item()) < visible
+    assert int(tokens.min().item()) >= 0
