@@ -168,7 +168,7 @@ def render(report: dict[str, Any]) -> str:
     lines = [
         f"# bench/serve.py, {report['date']}",
         "",
-        f"{report['machine']}. `{report['command']}`. Load average at the end: "
+        f"{report['machine']}. `{report['command']}`. Load average at the start: "
         + ", ".join(f"{value:.1f}" for value in report["load_average"]),
         "",
         "| model | streams | program | decode tok/s a stream | of engine alone | total tok/s | TTFT ms | gap p95 ms |",

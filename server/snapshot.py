@@ -91,7 +91,7 @@ class ModelView(msgspec.Struct, frozen=True):
     architecture: str
     dtype: str
     quantization: str
-    """E.g. `4-bit g32`, empty when the weights are not quantized."""
+    """In words, e.g. `4-bit g32`; `none` when the weights are not quantized."""
     parameters: int
     weights_bytes: int
     context_limit_tokens: int
