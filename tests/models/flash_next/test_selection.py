@@ -75,5 +75,5 @@ def test_scores_are_cut_off_before_heads_are_added(heads: int) -> None:
 def test_rows_that_do_not_count_are_real_rows_too(visible: int) -> None:
     # A buffer that is full to the last row has nothing behind it that may be read.
     tokens, _ = choose_tokens(mx.array([[3.0, 2.0, 1.0, 0.0]]), mx.array(visible), 4, 2)
-    assert int(tokens.max().item()) < visible
-    assert int(tokens.min().item()) >= 0
+    assert np.array(tokens).max() < visible
+    assert np.array(tokens).min() >= 0
