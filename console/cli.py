@@ -82,6 +82,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code when it cannot start; once it has served, the process ends in here."""
+    _open_standard_streams()
     try:
         options = read_options(sys.argv[1:] if arguments is None else arguments)
         run_headless(options) if options.headless else run_console(options)
@@ -156,6 +157,13 @@ def run_console(options: Options) -> NoReturn:
     if fault is not None:
         sys.stderr.write(_describe_fault(fault, logs.path))
     _leave(EXIT_OK if fault is None else EXIT_FAULT)
+
+
+def _open_standard_streams() -> None:
+    """Stand the null device in for those that were closed, or the next file or socket takes the place of stderr."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for the life of the process
 
 
 def _build_runtime(options: Options) -> Runtime:
@@ -265,5 +273,10 @@ def _version() -> str:
 
 
 def _cannot_start(sentence: str) -> int:
-    sys.stderr.write(f"homebase-console: {' '.join(sentence.split())}\n")
+    from server.log import escape_controls
+
+    # A file's own words are quoted in it, and a path can hold anything.
+    with contextlib.suppress(OSError):  # a stderr that takes nothing: the exit code still tells
+        sys.stderr.write(f"homebase-console: {escape_controls(' '.join(sentence.split()))}\n")
+        sys.stderr.flush()
     return EXIT_CANNOT_START

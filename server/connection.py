@@ -63,7 +63,9 @@ class WatchedConnection(TCPServer):
         if WatchedConnection.open_now == MOST_CONNECTIONS:
             log.warning("%d connections are open; more are turned away until some are closed", MOST_CONNECTIONS)
         try:
-            await super().run()
+            # Hypercorn cancels what is still open at its end, and asyncio (3.11) logs a traceback for that.
+            with suppress(asyncio.CancelledError):
+                await super().run()
         finally:
             WatchedConnection.open_now -= 1
 

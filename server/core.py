@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from server.admission.wording import build_loading_refusal
 from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
-from server.errors import EngineStalled
+from server.errors import EngineStalled, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.model_state import ModelState, explain_load_fault
@@ -228,8 +229,18 @@ class Core:
 
 def _import_libraries() -> Any:
     """The engine and what loads for it: on one thread first, so that two threads never import them at once."""
-    from server.engine.engine import Engine
-    from server.models.loader import describe_device, load_model
-    from server.text.tokenizer import load_text_codec
+    try:
+        from server.engine.engine import Engine
+        from server.models.loader import describe_device, load_model
+        from server.text.tokenizer import load_text_codec
+    except ValueError as fault:
+        # mlx-lm 0.32 asks for 4,096 open files when it is imported, which fails where the hard limit is lower.
+        if "limit" not in str(fault):
+            raise
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise StartupError(
+            f"The model cannot be loaded: a process may have {most:,} files open here, and mlx-lm needs 4,096 to be "
+            "allowed; raise the hard limit (ulimit -Hn) and start again."
+        ) from None
 
     return Engine, load_model, load_text_codec, describe_device

@@ -127,7 +127,8 @@ class LogSetup:
         root.addHandler(logging.NullHandler())
         for handler in self._handlers:
             root.removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError):  # what is left of a full disk's file cannot be written at the end either
+                handler.close()
 
 
 def log_to_file(ring: EventRing, port: int, folder: Path | None = None) -> LogSetup:

@@ -111,6 +111,26 @@ def test_a_broken_file_is_told_with_its_line(tmp_path: Path, capsys: pytest.Capt
     assert "1 to 64" in sentence
 
 
+def test_what_a_file_says_does_not_reach_the_terminal_raw(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = tmp_path / "homebase.toml"
+    config.write_text('[policy]\n"\\u001b[2Jx" = 1\n')
+    assert r"\x1b[2Jx" in check_refused(["--headless", "--config", str(config)], capsys)
+
+
+@pytest.mark.parametrize(
+    "redirection",
+    [
+        "2>&-",
+        "<&- >&- 2>&-",
+        pytest.param("2>/dev/full", marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")),
+    ],
+)
+def test_the_exit_code_tells_where_stderr_cannot(redirection: str):
+    script = Path(sys.executable).parent / "homebase-console"
+    done = subprocess.run(["sh", "-c", f"'{script}' --headless --config /no/such/file {redirection}"], timeout=30)
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize("headless", [["--headless"], []])
 @pytest.mark.usefixtures("a_terminal")
 def test_an_absent_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], headless: list[str]):

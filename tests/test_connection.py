@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -144,6 +145,20 @@ async def test_http2_is_not_spoken(site: Site, offer: bytes) -> None:
     answer = await ask(site, offer)
     assert answer.startswith(b"HTTP/1.1 ")
     assert not answer.startswith(b"HTTP/1.1 101")
+
+
+async def test_a_request_that_is_open_at_the_end_leaves_no_traceback(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(REQUEST)
+    await asyncio.wait_for(site.began.wait(), 5)
+    site.stop.set()
+    await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    await wait_until_open(0)
+    await asyncio.sleep(0)
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def ask(site: Site, request: bytes) -> bytes:

@@ -112,6 +112,17 @@ def check_no_log_file(folder: Path) -> None:
     assert "no log file" in lines_of(ring)[0].message
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_stops_neither_the_ring_nor_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    (tmp_path / "homebase-7.log").symlink_to("/dev/full")
+    ring = EventRing()
+    setup = log_to_file(ring, 7, tmp_path)
+    logging.getLogger("server.api").warning("one line")
+    setup.close()
+    assert [line.message for line in lines_of(ring)] == ["one line"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_headless_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]):
     setup = log_to_stderr(EventRing())
     logging.getLogger("server.runtime").info("listening")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,14 +25,21 @@ from server.api.sse import Outbox
 from server.api.stream_life import StreamLife
 from server.api.wire import ChatBody, decode_chat
 from server.engine.request import EngineRequest, Sampling
-from server.errors import HomebaseError, Refusal, StreamStopped
+from server.errors import HomebaseError, InvalidRequest, Refusal, StreamStopped
 from server.events import Refused
 from server.snapshot import ModelView
 from server.text.pool import TextPool
+from server.text.tokenizer import TextCodec
 
 LARGE_BODY_BYTES = 64 * 1024
 """A larger body is decoded beside the loop, and is refused without tokenizing it when no slot is free: 100,000
 tokens take 150 to 300 ms (tokenizers 0.23.3, 2026-11, x86-64), and a refusal should take less than 100."""
+
+ENCODE_S = 60.0
+"""For a prompt to be made of the messages. A million tokens take 3 s; a chat template can loop for years, and its
+clients then waited for ever."""
+
+log = logging.getLogger(__name__)
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -115,9 +123,20 @@ class ChatEndpoint:
         codec, chat, limit = self._services.text(), request.chat, request.model.effective_context_limit_tokens
         sampling = chat.build_sampling(codec.vocab_size)
         self._refuse_unread(request, limit)
-        ids = await self._pool.run(lambda: codec.encode_chat(request.turns, limit))
+        ids = await self._encode(request, codec, limit)
         max_tokens = plan_max_tokens(len(ids), chat.asked_max_tokens, chat.max_tokens_name, request.model)
         return Prompt(tuple(ids), max_tokens, sampling)
+
+    async def _encode(self, request: ChatRequest, codec: TextCodec, limit_tokens: int) -> list[int]:
+        try:
+            async with asyncio.timeout(ENCODE_S):
+                return await self._pool.run(lambda: codec.encode_chat(request.turns, limit_tokens))
+        except TimeoutError:
+            told = (
+                f"No prompt could be made of these messages within {ENCODE_S:g} s; the model's chat template may loop."
+            )
+            log.warning("%s", told, extra={"request_id": request.caller.request_id})
+            raise InvalidRequest(told, param="messages") from None
 
     def _refuse_unread(self, request: ChatRequest, limit_tokens: int) -> None:
         """Refuse a large request at once when there is no slot.

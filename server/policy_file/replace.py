@@ -156,11 +156,14 @@ def _examine(path: Path, target: Path) -> os.stat_result | None:
         status = target.stat()
     except FileNotFoundError:
         return None
-    if not status.st_mode & 0o222 or not os.access(target, os.W_OK):
+    if not status.st_mode & 0o222:
         raise PolicyUnwritable(
             f"{path} cannot be saved: the file is read-only (mode {stat.S_IMODE(status.st_mode):03o}). "
             "Nothing was changed."
         )
+    if not os.access(target, os.W_OK):
+        read_only_disk = os.statvfs(target).f_flag & os.ST_RDONLY
+        raise _refuse(path, OSError(errno.EROFS if read_only_disk else errno.EACCES, ""))
     if status.st_nlink > 1:
         raise PolicyUnwritable(
             f"{path} cannot be saved: the file has {status.st_nlink} hard links, and a save would part them. "

@@ -68,7 +68,9 @@ class TextCodec:
         if limit_tokens is not None and len(text) >= LONG_TEXT_CHARS:
             self._refuse_far_too_long(text, limit_tokens)
         ids = self._encode(text)
-        if ids and max(ids) >= self.vocab_size:
+        if not ids:
+            raise InvalidRequest("The model's chat template makes no prompt of these messages.", param="messages")
+        if max(ids) >= self.vocab_size:
             raise InvalidRequest(
                 "The messages contain a special token that the tokenizer has and the model does not.", param="messages"
             )

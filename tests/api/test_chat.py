@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from typing import Any
 
 import msgspec
 import pytest
 
 from server.admission.wording import build_loading_refusal
+from server.api import chat
 from server.engine.request import Sampling
 
 
@@ -300,3 +302,18 @@ async def test_a_compressed_body_is_refused_in_words(rig: Any) -> None:
     answer = await rig.post(b"\x1f\x8b", {"content-encoding": "gzip"})
     assert answer.status_code == 400
     assert "Compressed" in (await read_error(answer))["message"]
+
+
+async def test_a_chat_template_without_end_is_given_up_and_costs_no_slot(
+    rig: Any, chat_body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(chat, "ENCODE_S", 0.05)
+    monkeypatch.setattr(rig.codec, "encode_chat", lambda *_: over.wait(20))
+    try:
+        answers = [await asyncio.wait_for(rig.post(chat_body()), 5) for _ in range(4)]
+    finally:
+        over.set()
+    assert [answer.status_code for answer in answers] == [400] * 4
+    assert "within 0.05 s" in (await read_error(answers[0]))["message"]
+    assert rig.admission.admitted_total == 0

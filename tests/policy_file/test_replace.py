@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,6 +169,15 @@ def test_hard_link_is_refused_with_the_reason(file: Path, tmp_path: Path) -> Non
 def test_read_only_file_is_refused(file: Path) -> None:
     file.chmod(0o444)
     check_refused(file, "the file is read-only (mode 444)")
+
+
+@pytest.mark.parametrize(("flags", "said"), [(os.ST_RDONLY, "its disk is mounted read-only"), (0, "permission denied")])
+def test_file_that_only_its_place_keeps_from_being_written_is_not_called_read_only(
+    file: Path, monkeypatch: pytest.MonkeyPatch, flags: int, said: str
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    check_refused(file, said)
 
 
 def fail_with(code: int) -> Callable[..., int]:

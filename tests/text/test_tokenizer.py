@@ -118,6 +118,12 @@ def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
         codec.encode_chat([USER])
 
 
+def test_a_template_that_makes_nothing_is_the_requests_fault(tmp_path: Path) -> None:
+    codec = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.update(chat_template="{# nothing #}")))
+    with pytest.raises(InvalidRequest, match="makes no prompt"):
+        codec.encode_chat([USER])
+
+
 def test_a_token_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
     codec = load_text_codec(copy_nano(tmp_path, config=lambda d: d["text_config"].update(vocab_size=100)))
     with pytest.raises(InvalidRequest, match="the model does not"):
