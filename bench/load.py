@@ -17,6 +17,10 @@ from typing import Any
 import httpx
 import msgspec
 
+SILENCE_S = 150
+"""Longest wait for the next byte: an 8,000-token prompt takes the slowest server 30 s on quiet cores. One that has
+broken down must not hold up the run for ever."""
+
 WORDS = (
     "amber barrel canyon delta engine feather granite hollow indigo juniper kettle lantern mirror nickel oyster pebble "
     "quartz ribbon saddle timber umbrella velvet walnut yonder zephyr"
@@ -31,9 +35,22 @@ class StreamResult(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     ttft_s: float | None = None
     decode_tps: float | None = None
-    gaps_s: tuple[float, ...] = ()
-    """Seconds between content chunks."""
+    stamps_s: tuple[float, ...] = ()
+    """When each content chunk came; of one clock for all streams of a process."""
+    chunk_chars: tuple[int, ...] = ()
+    text: str = ""
     error: str | None = None
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Seconds between content chunks."""
+        return [later - earlier for earlier, later in itertools.pairwise(self.stamps_s)]
+
+    def count_tokens(self, start_s: float, end_s: float) -> float:
+        """About how many tokens came in a time: its tokens, by the share of its characters."""
+        pairs = zip(self.stamps_s, self.chunk_chars, strict=True)
+        inside = sum(chars for stamp, chars in pairs if start_s < stamp <= end_s)
+        return self.tokens * inside / sum(self.chunk_chars)
 
 
 class LoadResult(msgspec.Struct, frozen=True):
@@ -52,6 +69,24 @@ class LoadResult(msgspec.Struct, frozen=True):
         """How many were answered with something else than 200."""
         return sum(stream.status not in (200, None) for stream in self.streams)
 
+    @property
+    def decode_tps(self) -> float | None:
+        """Median rate of the streams that finished."""
+        rates = [stream.decode_tps for stream in self.finished if stream.decode_tps]
+        return median(rates) if rates else None
+
+    @property
+    def together_tps(self) -> float | None:
+        """Tokens per second of all while all decode; None when one failed, or when they never did so together."""
+        streams = self.finished
+        if len(streams) < len(self.streams) or not all(stream.stamps_s for stream in streams):
+            return None
+        start_s = max(stream.stamps_s[0] for stream in streams)
+        end_s = min(stream.stamps_s[-1] for stream in streams)
+        if end_s <= start_s:
+            return None
+        return sum(stream.count_tokens(start_s, end_s) for stream in streams) / (end_s - start_s)
+
 
 def build_prompt(tokens: int, seed: int) -> str:
     """About `tokens` tokens of plain words, the same for the same seed."""
@@ -65,7 +100,7 @@ async def run_load(
 ) -> LoadResult:
     """Start `streams` greedy streaming completions at the same moment and read them to their ends."""
     started = time.perf_counter()
-    async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=SILENCE_S, trust_env=False) as client:
         results = await asyncio.gather(
             *(
                 _run_stream(client, base_url, _body(model, prompt_tokens, max_tokens, seed + index))
@@ -92,12 +127,19 @@ def summarise(results: list[LoadResult]) -> dict[str, Any]:
         "finished": len(done),
         "refused": sum(result.refused for result in results),
         "failed": sum(stream.error is not None for result in results for stream in result.streams),
+        "errors": sorted({stream.error for result in results for stream in result.streams if stream.error}),
         "ttft_ms": _ms(median(ttfts) if ttfts else None),
         "decode_tps": round(median(rates), 1) if rates else None,
+        "together_tps": _middle([result.together_tps for result in results]),
         "total_tps": round(median(totals), 1),
         "gap_p95_ms": _ms(percentile(gaps, 0.95)),
         "prompt_tokens": max((stream.prompt_tokens for stream in done), default=0),
     }
+
+
+def _middle(rates: list[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return round(median(known), 1) if known else None
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -128,8 +170,9 @@ async def _run_stream(client: httpx.AsyncClient, base_url: str, body: dict[str, 
 
 
 async def _read_stream(response: httpx.Response, started: float) -> StreamResult:
-    stamps: list[float] = []
+    chunks: list[tuple[float, str]] = []
     usage: dict[str, Any] = {}
+    finished = False
     async for line in response.aiter_lines():
         if not line.startswith("data:") or line.endswith("[DONE]"):
             continue
@@ -137,12 +180,16 @@ async def _read_stream(response: httpx.Response, started: float) -> StreamResult
         if "error" in event:
             return StreamResult(200, error=str(event["error"]))
         usage = event.get("usage") or usage
-        if any((choice.get("delta") or {}).get("content") for choice in event.get("choices") or []):
-            stamps.append(time.perf_counter())
-    return _result(stamps, usage, started)
+        choices = event.get("choices") or []
+        finished = finished or any(choice.get("finish_reason") for choice in choices)
+        text = "".join((choice.get("delta") or {}).get("content") or "" for choice in choices)
+        if text:
+            chunks.append((time.perf_counter(), text))
+    return _result(chunks, usage, started, finished)
 
 
-def _result(stamps: list[float], usage: dict[str, Any], started: float) -> StreamResult:
+def _result(chunks: list[tuple[float, str]], usage: dict[str, Any], started: float, finished: bool) -> StreamResult:
+    stamps = tuple(stamp for stamp, _ in chunks)
     tokens = usage.get("completion_tokens", len(stamps))
     span = stamps[-1] - stamps[0] if len(stamps) > 1 else 0.0
     return StreamResult(
@@ -151,5 +198,8 @@ def _result(stamps: list[float], usage: dict[str, Any], started: float) -> Strea
         prompt_tokens=usage.get("prompt_tokens", 0),
         ttft_s=stamps[0] - started if stamps else None,
         decode_tps=(tokens - 1) / span if span else None,
-        gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(stamps)),
+        stamps_s=stamps,
+        chunk_chars=tuple(len(text) for _, text in chunks),
+        text="".join(text for _, text in chunks),
+        error=None if finished else "the stream ended without a finish_reason",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -19,10 +21,12 @@ READY_DEADLINE_S = 120
 
 
 class Program:
-    """One started program; `pid` is the process that serves."""
+    """One started program; `pid` is the process that serves, `model` the name that requests use."""
 
-    def __init__(self, name: str, command: list[str], port: int, ready_path: str, *, terminal: bool = False) -> None:
-        self.name, self.port = name, port
+    def __init__(
+        self, name: str, model: str, command: list[str], port: int, ready_path: str, *, terminal: bool = False
+    ) -> None:
+        self.name, self.model, self.port = name, model, port
         self.base_url = f"http://127.0.0.1:{port}/v1"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
         self._drain: threading.Thread | None = None
@@ -96,13 +100,44 @@ def start_homebase(model: str, port: int, config: Path, *, terminal: bool, max_i
         *("--config", str(config), "--model", model, "--port", str(port)),
         *(() if terminal else ("--headless",)),
     ]
-    return Program("homebase TUI" if terminal else "homebase headless", command, port, "/ready", terminal=terminal)
+    name = "homebase TUI" if terminal else "homebase headless"
+    return Program(name, Path(model).name, command, port, "/ready", terminal=terminal)
 
 
 def start_mlx_lm(model: str, port: int) -> Program:
     """mlx-lm's own server with its defaults."""
     command = [sys.executable, "-m", "mlx_lm", "server", "--model", model, "--port", str(port)]
-    return Program("mlx_lm.server", command, port, "/health")
+    return Program("mlx_lm.server", model, command, port, "/health")
+
+
+class EngineLoop:
+    """`engine_loop.py` in a process of its own."""
+
+    def __init__(self, path: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "engine_loop.py"), path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if self._read() != "ready":
+            raise RuntimeError("the engine did not load")
+
+    def run(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """One measurement."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._read())
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.wait()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
 
 
 def _set_size(descriptor: int, *, columns: int, rows: int) -> None:

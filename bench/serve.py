@@ -1,99 +1,158 @@
-"""What serving costs: homebase-console with and without its TUI, its engine alone, and mlx_lm.server, in one run.
+"""What serving costs: homebase-console with and without its TUI, its engine alone, and other servers, in one run.
 
-    uv run python bench/serve.py                      # all of it, about 15 minutes on 2 cores
-    uv run python bench/serve.py --rounds 2 --idle 10 # a quick look
+    uv run python bench/serve.py                            # without mlx-vlm, about 15 minutes on 2 cores
+    uv run python bench/serve.py --mlx-vlm vlm/bin/python   # nano on mlx-vlm's server too, about 30
+    uv run python bench/serve.py --quick                    # a quick look, under 5 minutes
 
-Two models (nano, and a random llama of 4 layers x 256 with nano's tokenizer), 1, 2 and 4 streams. All programs are
-started first and stay idle while another is measured; rounds are interleaved, so that a busy machine hits all alike.
-Results go to bench/results/ as JSON and as a Markdown table, with the machine, the date and the command.
+Two models (nano, and a random llama of 4 layers x 256 with nano's tokenizer), 1, 2 and 4 streams, and prompts alone.
+On nano the peer is mlx-vlm's server with and without its MTP drafter, in an environment of its own (`peers.py`); on
+the llama it is mlx-lm's. All programs are started first and stay idle while another is measured; rounds are
+interleaved, so that a busy machine hits all alike. Results go to bench/results/ as JSON and as Markdown tables, with
+the machine, the date and the command.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
-import json
-import os
-import platform
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import mlx.core as mx
 
 from server.models.loader import resolve_model_folder
 
 from llama import write_llama
 from load import LoadResult, run_load, summarise
-from processes import Program, start_homebase, start_mlx_lm
+from peers import split_drafter, start_mlx_vlm, write_float32
+from processes import EngineLoop, Program, start_homebase, start_mlx_lm
+from report import begin_report, write_results
+from serve_tables import compare_programs, compare_texts, render
 
-HERE = Path(__file__).parent
+PREFILL_MAX_TOKENS = 4
+"""Enough that some text comes, by which the first token is seen."""
+
+LONG_TOKENS = 4096
+"""A prompt from here on needs no unmeasured round: shorter ones have gone before."""
+TEMPLATE_TOKENS, TOKENS_PER_WORD = 45, 3.44
+"""Of `build_prompt`, by nano's tokenizer: words of two tokens, as others have it, are longer there."""
+
+Rounds = dict[str, list[LoadResult]]
+"""Measured rounds by program; the same round of each had the same prompts."""
 
 
 def main() -> None:
-    """Measure, print the table, write the results."""
+    """Measure, print the tables, write the results."""
     args = _parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the programs would outlive a run that is ended
+    report: dict[str, Any] = begin_report("serve.py")
+    kinds = ("rows", "prefill", "peers", "texts")
+    report |= {kind: list[dict[str, Any]]() for kind in kinds}
     with tempfile.TemporaryDirectory() as scratch:
-        llama = write_llama(Path(scratch) / "llama-4x256", Path(resolve_model_folder("nano")))
-        models = {"nano": "nano", "llama-4x256": str(llama)}
-        report = {
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "machine": describe_machine(),
-            "command": "python bench/serve.py " + " ".join(sys.argv[1:]),
-            "load_average": os.getloadavg(),
-            "rows": [row for name, path in models.items() for row in measure_model(name, path, Path(scratch), args)],
-        }
+        for name in args.models:
+            found = measure_model(name, Path(scratch), args)
+            for kind in kinds:
+                report[kind] += [{"model": name, **row} for row in found[kind]]
     table = render(report)
     print(table)
     if not args.dry:
-        write_results(report, table)
+        write_results("serve-quick" if args.quick else "serve", report, table)
 
 
-def measure_model(name: str, path: str, scratch: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All programs on one model: a row per program and number of streams."""
+def measure_model(name: str, scratch: Path, args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """All programs on one model: rows of several kinds."""
+    path = "nano" if name == "nano" else str(write_llama(scratch / name, Path(resolve_model_folder("nano"))))
     with ExitStack() as stack:
-        programs = [
-            start_homebase(path, args.port, scratch / "headless.toml", terminal=False),
-            start_homebase(path, args.port + 1, scratch / "tui.toml", terminal=True),
-        ]
-        if name != "nano":  # mlx-lm has no module for this architecture
-            programs.append(start_mlx_lm(path, args.port + 2))
-        for program in programs:
-            stack.callback(program.stop)
+        programs = start_programs(path, scratch, args, stack)
         loop = EngineLoop(path)
         stack.callback(loop.stop)
-        rows = [{"model": name, **idle_row(program, args.idle)} for program in programs]
+        rows = [idle_row(program, args.idle) for program in programs]
+        peers: list[dict[str, Any]] = []
+        texts: list[dict[str, Any]] = []
         for streams in args.streams:
-            rows += [{"model": name, **row} for row in measure_streams(programs, loop, path, streams, args)]
-        return rows
+            alone, rounds = measure_streams(programs, loop, streams, args)
+            rows.append({"program": "engine alone", "streams": streams, **summarise_loop(alone)})
+            rows += [{"program": each, "streams": streams, **summarise(list_)} for each, list_ in rounds.items()]
+            peers += [{"streams": streams, **row} for row in compare_programs(rounds, "homebase headless")]
+            texts += [{"streams": streams, **row} for row in compare_texts(rounds, "homebase headless")]
+        return {"rows": rows, "prefill": measure_prefill(programs, args), "peers": peers, "texts": texts}
+
+
+def start_programs(path: str, scratch: Path, args: argparse.Namespace, stack: ExitStack) -> list[Program]:
+    """Start everything that serves this model, to be stopped with the stack."""
+    ports = iter(range(args.port, args.port + 4))
+    programs: list[Program] = []
+
+    def keep(program: Program) -> None:
+        stack.callback(program.stop)
+        programs.append(program)
+
+    keep(start_homebase(path, next(ports), scratch / "headless.toml", terminal=False))
+    keep(start_homebase(path, next(ports), scratch / "tui.toml", terminal=True))
+    if path != "nano":
+        keep(start_mlx_lm(path, next(ports)))
+    elif args.mlx_vlm:  # mlx-lm has no module for this architecture
+        model = write_float32(resolve_model_folder("nano"), scratch / "nano-float32")
+        drafter = split_drafter(args.mlx_vlm, model, scratch / "nano-drafter")
+        keep(start_mlx_vlm(args.mlx_vlm, model, None, next(ports)))
+        keep(start_mlx_vlm(args.mlx_vlm, model, drafter, next(ports)))
+    return programs
 
 
 def measure_streams(
-    programs: list[Program], loop: EngineLoop, path: str, streams: int, args: argparse.Namespace
-) -> list[dict[str, Any]]:
+    programs: list[Program], loop: EngineLoop, streams: int, args: argparse.Namespace
+) -> tuple[list[dict[str, Any]], Rounds]:
     """Interleaved rounds of one number of streams; the first, unmeasured round warms everything."""
-    results: dict[str, list[LoadResult]] = {program.name: [] for program in programs}
+    rounds: Rounds = {program.name: [] for program in programs}
     alone: list[dict[str, Any]] = []
-    for round_ in range(args.rounds + 1):
-        seed = 1000 * streams + 10 * round_
+    for number in range(args.rounds + 1):
+        seed = 1000 * streams + 10 * number
         asked = {"streams": streams, "prompt_tokens": args.prompt_tokens, "max_tokens": args.max_tokens, "seed": seed}
         answer = loop.run(asked)
-        if round_:
+        if number:
             alone.append(answer)
-        for program in programs:
-            model = path if program.name == "mlx_lm.server" else Path(path).name
-            result = asyncio.run(run_load(program.base_url, model, **asked))
-            if round_:
-                results[program.name].append(result)
-    rows = [{"program": "engine alone", "streams": streams, **summarise_loop(alone)}]
-    return rows + [{"program": name, "streams": streams, **summarise(list_)} for name, list_ in results.items()]
+        for program in _turn(programs, number):
+            result = asyncio.run(run_load(program.base_url, program.model, **asked))
+            if number:
+                rounds[program.name].append(result)
+    return alone, rounds
+
+
+def measure_prefill(programs: list[Program], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Prompts alone, of several lengths: prompt tokens by the time to the first text."""
+    rows: list[dict[str, Any]] = []
+    programs = [program for program in programs if program.name != "homebase TUI"]
+    for length in args.prefill_tokens:
+        rates: dict[str, list[float]] = {program.name: [] for program in programs}
+        counted: dict[str, int] = dict.fromkeys(rates, 0)
+        for number in range(length >= LONG_TOKENS, args.prefill_rounds + 1):  # from 0: one that only warms
+            asked = {"streams": 1, "prompt_tokens": _ask_for(length), "max_tokens": PREFILL_MAX_TOKENS}
+            for program in _turn(programs, number):
+                seed = 50_000 + length + 10 * number
+                result = asyncio.run(run_load(program.base_url, program.model, seed=seed, **asked))
+                for stream in result.finished if number else ():
+                    counted[program.name] = stream.prompt_tokens
+                    rates[program.name].append(stream.prompt_tokens / (stream.ttft_s or result.wall_s))
+        rows += [
+            {"program": name, "asked_tokens": length, "prompt_tokens": counted[name], "prompt_tps": list_}
+            for name, list_ in rates.items()
+        ]
+    return rows
+
+
+def _ask_for(tokens: int) -> int:
+    """What to ask of `build_prompt`, which counts two tokens a word, for about so many of nano's."""
+    return round(2 * (tokens - TEMPLATE_TOKENS) / TOKENS_PER_WORD)
+
+
+def _turn(programs: list[Program], by: int) -> list[Program]:
+    """Each round begins with another program, so that what drifts within a round hits all alike."""
+    start = by % len(programs)
+    return [*programs[start:], *programs[:start]]
 
 
 def summarise_loop(answers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,101 +176,24 @@ def idle_row(program: Program, seconds: float) -> dict[str, Any]:
     }
 
 
-class EngineLoop:
-    """`engine_loop.py` in a process of its own."""
-
-    def __init__(self, path: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "engine_loop.py"), path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        if self._read() != "ready":
-            raise RuntimeError("the engine did not load")
-
-    def run(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """One measurement."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._read())
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.wait()
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-
-def describe_machine() -> str:
-    """Processor, cores, system, MLX and its device."""
-    return (
-        f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, MLX {version('mlx')} on {mx.default_device()}"
-    )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown processor"
-
-
-def render(report: dict[str, Any]) -> str:
-    """The report as Markdown: one table a model for the rates, one for what idling costs."""
-    lines = [
-        f"# bench/serve.py, {report['date']}",
-        "",
-        f"{report['machine']}. `{report['command']}`. Load average at the start: "
-        + ", ".join(f"{value:.1f}" for value in report["load_average"]),
-        "",
-        "| model | streams | program | decode tok/s a stream | of engine alone | total tok/s | TTFT ms | gap p95 ms |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    busy = [row for row in report["rows"] if row["streams"]]
-    for row in busy:
-        alone = next(
-            other["decode_tps"]
-            for other in busy
-            if (other["model"], other["streams"], other["program"]) == (row["model"], row["streams"], "engine alone")
-        )
-        share = f"{row['decode_tps'] / alone:.0%}" if row["decode_tps"] else "-"
-        cells = [row["model"], row["streams"], row["program"], row["decode_tps"], share]
-        cells += [row.get(key, "-") for key in ("total_tps", "ttft_ms", "gap_p95_ms")]
-        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    lines += ["", "| model | program | idle, share of one core | resident MiB | ready s |", "|---|---|---|---|---|"]
-    for row in report["rows"]:
-        if not row["streams"]:
-            cells = [row["model"], row["program"], f"{row['idle_cpu_ratio']:.1%}", row["resident_mib"], row["ready_s"]]
-            lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def write_results(report: dict[str, Any], table: str) -> None:
-    """Keep both forms under bench/results/, named by date."""
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
-    stem = f"{report['date'][:10]}-serve"
-    (folder / f"{stem}.json").write_text(json.dumps(report, indent=1) + "\n")
-    (folder / f"{stem}.md").write_text(table)
-
-
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two rounds, one prompt of 8,192 tokens, 5 s of idling")
+    parser.add_argument("--models", nargs="+", choices=["nano", "llama-4x256"], default=["nano", "llama-4x256"])
+    parser.add_argument("--mlx-vlm", metavar="PYTHON", help="of an environment that mlx-vlm is installed in")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of each number of streams")
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--prefill-tokens", type=int, nargs="*", default=[256, 2048, 8192])
+    parser.add_argument("--prefill-rounds", type=int, default=3)
     parser.add_argument("--idle", type=float, default=20, help="seconds to watch each program idle")
-    parser.add_argument("--port", type=int, default=18230, help="first of three ports")
+    parser.add_argument("--port", type=int, default=18230, help="first of four ports")
     parser.add_argument("--dry", action="store_true", help="print only, write no results")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.prefill_rounds, args.idle = 2, 1, 5
+    return args
 
 
 if __name__ == "__main__":

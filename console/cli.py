@@ -97,6 +97,8 @@ def read_options(arguments: Sequence[str]) -> Options:
     given = _build_parser().parse_args(arguments)
     flags = {"model.path": (given.model, "--model"), "server.host": (given.host, "--host")}
     overrides = {key: (_parse_flag(key, text, flag), flag) for key, (text, flag) in flags.items() if text is not None}
+    if given.mtp is not None:
+        overrides["engine.mtp"] = (_parse_flag("engine.mtp", given.mtp, "--mtp"), "--mtp")
     if given.port is not None:
         overrides["server.port"] = (_parse_flag("server.port", given.port, "--port"), "--port")
     return Options(
@@ -262,6 +264,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", metavar="PATH", help='folder of a checkpoint, or "nano", for this run')
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen at, for this run (127.0.0.1)")
     parser.add_argument("--port", metavar="NUMBER", help="TCP port to listen at, for this run (11234)")
+    parser.add_argument("--mtp", metavar="DEPTH", help='tokens to draft ahead, for this run: "auto", "off" or 1 to 4')
     parser.add_argument("--version", action="version", version=f"homebase-console {_version()}")
     return parser
 

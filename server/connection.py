@@ -9,6 +9,8 @@ here: short requests at 17 a second, each on a connection of its own, used up th
 process have. So the timer ends with the reading. And there is a most of connections, because of what came then:
 asyncio tried to accept over and over and wrote 3 MB of log a second (Python 3.11, 2026-11).
 
+A client that stays and takes nothing is disconnected, whatever it was that it did not take (`server.reader`).
+
 And it speaks HTTP/1.1 alone: Hypercorn 0.18's HTTP/2 raises at a path that is not ASCII, and the other streams of
 that connection then ran on with nobody to read them.
 """
@@ -25,11 +27,16 @@ from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 
+from server.reader import UNREAD_S, Reader
+
 READ_AHEAD = 16
 """Reads kept while a request runs, each of at most 64 KiB; beyond them the client has to wait, as it should."""
 
 LAST_WORDS_S = 0.2
 """How long what was read before the end may take to be handed over; only what waits behind a request takes longer."""
+
+PARTING_S = 1.0
+"""How long a request's task may take to end with its connection; it takes a few turns of the loop."""
 
 MOST_CONNECTIONS = 512
 """Open at once; a client beyond them is turned away. Every agent of a machine with its pools needs a few dozen."""
@@ -60,6 +67,7 @@ class WatchedConnection(TCPServer):
             self.writer.write(FULL)
             return await self._close()
         WatchedConnection.open_now += 1
+        self._reader = Reader(self.writer)
         if WatchedConnection.open_now == MOST_CONNECTIONS:
             log.warning("%d connections are open; more are turned away until some are closed", MOST_CONNECTIONS)
         try:
@@ -67,12 +75,32 @@ class WatchedConnection(TCPServer):
             with suppress(asyncio.CancelledError):
                 await super().run()
         finally:
+            # Closing waits for what a client has not taken; at the server's end nobody waits with it. A transport that
+            # is gone already holds nothing, and must not be aborted (asyncio 3.11 fails then).
+            if self.writer.transport.get_write_buffer_size():
+                self.writer.transport.abort()
             WatchedConnection.open_now -= 1
 
     async def protocol_send(self, event: Event) -> None:
         """Do what the protocol asks; its wish for a keep-alive timer is void once the client has gone."""
-        if not (self._is_over and isinstance(event, Updated)):
+        if isinstance(event, RawData):
+            await self._send(event.data)
+        elif not (self._is_over and isinstance(event, Updated)):
             await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        """Hand all of it to the system; a client that does not take it is disconnected."""
+        async with self.send_lock:
+            try:
+                await self._reader.give(data)
+            except TimeoutError:
+                log.warning("a client took nothing of its answer for %g s or more and was disconnected", UNREAD_S)
+                self.writer.transport.abort()
+                await self.protocol.handle(Closed())
+                # This ends the request's task, which must not go on to its next bytes before that.
+                await asyncio.sleep(PARTING_S)
+            except (ConnectionError, RuntimeError):
+                await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
         chunks: asyncio.Queue[bytes] = asyncio.Queue(READ_AHEAD)

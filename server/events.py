@@ -32,7 +32,19 @@ class PrefillAdvanced(EngineEvent, frozen=True):
     done_tokens: int
     """Prompt tokens in the state now, cached ones included."""
     chunk_tokens: int
+    """Computed in this step; 0 when tokens were taken over from another sequence, which takes no time."""
     seconds: float
+    cached_tokens: int = 0
+    """Of `done_tokens`, those that were not computed for this sequence but for another one with the same prompt."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """How likely the model held a token: natural logarithms of its softmax, before penalties, bias, temperature and
+    filters."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log-probability) of the most likely tokens, best first, as many as were asked for."""
 
 
 class TokensEmitted(EngineEvent, frozen=True):
@@ -40,7 +52,22 @@ class TokensEmitted(EngineEvent, frozen=True):
 
     request_id: str
     token_ids: tuple[int, ...]
+    """At least one; with drafting up to one more than were drafted."""
     at_s: float
+    drafted_tokens: int = 0
+    """How many the MTP head proposed for this step."""
+    accepted_tokens: int = 0
+    """How many of those the model agreed with, from the first on."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each token when they were asked for; else empty."""
+
+
+class DraftingChanged(EngineEvent, frozen=True):
+    """Drafting went on or off for one sequence, or has another reason to be off."""
+
+    request_id: str
+    state: str
+    """In words: `on`, or `off: ` and why."""
 
 
 class SequenceEnded(EngineEvent, frozen=True):
@@ -61,6 +88,38 @@ class StepDone(EngineEvent, frozen=True):
     prefill_tokens: int
     decode_tokens: int
     sequences: int
+    decoding: int = 0
+    """Sequences that got tokens."""
+
+
+class StepCost(EngineEvent, frozen=True):
+    """What a step costs by its parts, in seconds, as far as measured steps have told: see `server.engine.cost`."""
+
+    step_s: float = 0.0
+    """Any step."""
+    sequence_s: float = 0.0
+    """Each sequence that decodes."""
+    wide_s: float = 0.0
+    """Each of them that verifies drafts."""
+    row_s: float = 0.0
+    """Each of their tokens in the forward."""
+    context_s: float = 0.0
+    """Each 4096 tokens in their states."""
+    chunk_s: float = 0.0
+    """Any prefill chunk, however short: a forward of many tokens goes other ways than one of few."""
+    prefill_s: float = 0.0
+    """Each 64 tokens of a prefill chunk."""
+    prefill_context_s: float = 0.0
+    """Each 64 tokens of a chunk, for each 4096 tokens before them."""
+    draft_call_s: float = 0.0
+    draft_row_s: float = 0.0
+    """Each call of the MTP head, and each row in it."""
+    pace_ratio: float = 1.0
+    """How long the last steps took against all this: 2 on a machine that has just become half as fast."""
+    error_ratio: float = 1.0
+    """Mean of the last predictions' errors, relative to what the step then took; 1 before any was made."""
+    steps: int = 0
+    """Steps measured."""
 
 
 class MemorySampled(EngineEvent, frozen=True):

@@ -36,6 +36,7 @@ class ModelState:
         self._publish, self._clock, self._wall = publish, clock, wall
         self._began_s = clock()
         self._codec: TextCodec | None = None
+        self._has_mtp = False
         self._failure: str | None = None
         self._view = ModelView(
             id=name,
@@ -68,7 +69,7 @@ class ModelState:
 
     def ready(self, facts: ModelFacts, codec: TextCodec, device: str) -> None:
         """It is in memory and can be asked."""
-        self._codec = codec
+        self._codec, self._has_mtp = codec, facts.has_mtp
         self._view = msgspec.structs.replace(
             self._view,
             state="ready",
@@ -80,7 +81,7 @@ class ModelState:
             weights_bytes=facts.weights_bytes,
             context_limit_tokens=facts.context_limit_tokens,
             device=device,
-            mtp=_describe_mtp(facts),
+            mtp="" if facts.has_mtp else "none: the checkpoint has no multi-token-prediction head",
             embedded=facts.embedded,
             load_s=self._clock() - self._began_s,
         )
@@ -106,7 +107,10 @@ class ModelState:
         """What there is to show, with the context limit that the policy leaves of it."""
         own, allowed = self._view.context_limit_tokens, policy.policy.max_context_tokens
         effective = min(own, allowed) if own and allowed else own
-        return msgspec.structs.replace(self._view, effective_context_limit_tokens=effective)
+        mtp = self._view.mtp
+        if self._has_mtp:
+            mtp = describe_mtp(policy.engine.mtp)
+        return msgspec.structs.replace(self._view, effective_context_limit_tokens=effective, mtp=mtp)
 
     def _announce(self) -> None:
         self._publish(ModelStateChanged(time_s=self._wall(), state=self._view.state, detail=self._view.detail))
@@ -119,7 +123,10 @@ def explain_load_fault(error: BaseException) -> str:
     return f"The model cannot be loaded: {type(error).__name__}: {error}."
 
 
-def _describe_mtp(facts: ModelFacts) -> str:
-    if facts.has_mtp:
-        return "off: the checkpoint has a head, this version decodes one token per step"
-    return "none: the checkpoint has no multi-token-prediction head"
+def describe_mtp(setting: str | int) -> str:
+    """What `[engine] mtp` does with a checkpoint that has a head."""
+    if setting == "off":
+        return "off: [engine] mtp is off"
+    return (
+        "auto: as deep as pays, stream by stream" if setting == "auto" else f"{setting} deep: always, whatever it pays"
+    )

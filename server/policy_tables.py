@@ -124,14 +124,33 @@ class EnginePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill_chunk_tokens: Annotated[
         int,
         _limit(
-            "Most prompt tokens in one step; one that would take over a second gets fewer. "
-            "Smaller is smoother for other streams.",
+            "Most prompt tokens in one step. Fewer run where a step would take over a second, or longer than "
+            "decode_stall_ms while others decode.",
             Effect.NEXT_STEP,
             unit="tokens",
             ge=1,
             le=16384,
         ),
-    ] = 256
+    ] = 2048
+    decode_stall_ms: Annotated[
+        int,
+        _limit(
+            "While streams decode, a step with a piece of someone's prompt in it may take this long: the longest gap "
+            "between their tokens. Longer reads prompts faster.",
+            Effect.NEXT_STEP,
+            unit="ms",
+            ge=10,
+            le=60_000,
+        ),
+    ] = 500
+    mtp: Annotated[
+        Literal["auto", "off", 1, 2, 3, 4],
+        _limit(
+            'Tokens that the model\'s MTP head drafts ahead. "auto" drafts as deep as pays, stream by stream; a number '
+            "drafts always that many. The text is the same either way.",
+            Effect.NEXT_STEP,
+        ),
+    ] = "auto"
     stall_s: Annotated[
         float,
         _limit(

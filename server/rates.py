@@ -14,6 +14,9 @@ RATE_TOKENS = 32
 RATE_WINDOW_S = 5.0
 """... and never further back than this, so that a rate falls to 0 when tokens stop coming."""
 
+RATE_ROUNDS = 128
+"""Acceptance looks at this many decode steps of a stream: its error is 4 points, and a change shows within seconds."""
+
 TOTAL_WINDOW_S = 2.0
 """The rates over all streams look back this far."""
 
@@ -63,6 +66,40 @@ class RecentTokens:
             share = share_after(start, self._emissions[index - 1][0], at_s)
             total, emissions = total + tokens * share, emissions + share
         return total, emissions
+
+
+class RecentRounds:
+    """What one stream's last decode steps drafted, kept and emitted."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[int, int, int]] = deque(maxlen=RATE_ROUNDS)
+
+    def add(self, drafted: int, accepted: int, emitted: int) -> None:
+        """Note a step that verified `drafted` tokens, kept the first `accepted` of them and emitted `emitted`."""
+        self._rounds.append((drafted, accepted, emitted))
+
+    @property
+    def depth(self) -> int | None:
+        """Drafts of the newest step; None before there was one."""
+        return self._rounds[-1][0] if self._rounds else None
+
+    def acceptance(self) -> float | None:
+        """Accepted over drafted (0..1); None when nothing was drafted lately."""
+        drafted = sum(drafted for drafted, _, _ in self._rounds)
+        return sum(accepted for _, accepted, _ in self._rounds) / drafted if drafted else None
+
+    def acceptance_by_depth(self) -> tuple[float, ...]:
+        """For each depth from 1 on: drafts of it that were kept, over all of it, those behind a rejected one too."""
+        deepest = max((drafted for drafted, _, _ in self._rounds), default=0)
+        return tuple(self._acceptance_at(depth) for depth in range(1, deepest + 1))
+
+    def tokens_per_step(self) -> float | None:
+        """Emitted per step; None before the first decode step."""
+        return sum(emitted for _, _, emitted in self._rounds) / len(self._rounds) if self._rounds else None
+
+    def _acceptance_at(self, depth: int) -> float:
+        judged = [accepted >= depth for drafted, accepted, _ in self._rounds if drafted >= depth]
+        return sum(judged) / len(judged)
 
 
 class RecentSteps:

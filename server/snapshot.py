@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from server.events import Lane, Outcome, Refused
+from server.events import Lane, Outcome, Refused, StepCost
 from server.policy import LimitValue
 
 Phase = Literal["waiting", "prefill", "decode", "finished"]
@@ -52,6 +52,16 @@ class StreamView(msgspec.Struct, frozen=True):
     outcome: Outcome | None = None
     outcome_detail: str = ""
     finished_ago_s: float | None = None
+    mtp: str = ""
+    """`on`, or `off: ` and why; empty before its first step."""
+    draft_depth: int | None = None
+    """Tokens drafted for its newest decode step."""
+    acceptance_ratio: float | None = None
+    """Accepted over drafted, its last 128 decode steps."""
+    acceptance_by_depth: tuple[float, ...] = ()
+    """The same by the place of the draft, the first one first."""
+    tokens_per_step: float | None = None
+    """Emitted per decode step, its last 128."""
 
 
 class AdmissionView(msgspec.Struct, frozen=True):
@@ -140,6 +150,10 @@ class EngineView(msgspec.Struct, frozen=True):
     step_age_s: float | None
     """Since the last finished step, while busy; None when idle."""
     error: str | None
+    tokens_per_step: float | None = None
+    """Tokens that a decoding stream got in a step, on average over the last 128 with one."""
+    cost: StepCost = StepCost()
+    """What a step costs by its parts, and how well that predicts."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

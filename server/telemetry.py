@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from server.events import (
+    DraftingChanged,
     EngineDied,
     EngineEvent,
     EventRing,
@@ -22,11 +23,12 @@ from server.events import (
     PrefillAdvanced,
     Refused,
     SequenceEnded,
+    StepCost,
     StepDone,
     StreamEnded,
     TokensEmitted,
 )
-from server.rates import RecentSteps, RecentTokens, SecondCounts
+from server.rates import RATE_ROUNDS, RecentRounds, RecentSteps, RecentTokens, SecondCounts
 from server.snapshot import (
     AdmissionView,
     EngineView,
@@ -95,8 +97,11 @@ class _Stream:
     progress_s: float
     history: SecondCounts
     tokens: RecentTokens = field(default_factory=RecentTokens)
+    rounds: RecentRounds = field(default_factory=RecentRounds)
+    mtp: str = ""
     phase: Phase = "waiting"
     prefill_done_tokens: int = 0
+    cached_tokens: int = 0
     computed_tokens: int = 0
     computing_s: float = 0.0
     completion_tokens: int = 0
@@ -168,7 +173,12 @@ class Telemetry:
             streaming=streaming,
         )
         self._open[request_id] = _Stream(
-            identity, now, now, SecondCounts(now, STREAM_HISTORY_S), prefill_done_tokens=cached_tokens
+            identity,
+            now,
+            now,
+            SecondCounts(now, STREAM_HISTORY_S),
+            prefill_done_tokens=cached_tokens,
+            cached_tokens=cached_tokens,
         )
         self._engine.took(request_id, now)
         self._on_change()
@@ -181,6 +191,8 @@ class Telemetry:
                     self._fold_prefill(stream, event)
                 case TokensEmitted(request_id=request_id) if stream := self._open.get(request_id):
                     self._fold_tokens(stream, event)
+                case DraftingChanged(request_id=request_id) if stream := self._open.get(request_id):
+                    stream.mtp = event.state
                 case _:
                     self._engine.fold(event)
 
@@ -272,6 +284,7 @@ class Telemetry:
     def _fold_prefill(self, stream: _Stream, event: PrefillAdvanced) -> None:
         stream.phase = "prefill"
         stream.prefill_done_tokens = event.done_tokens
+        stream.cached_tokens = max(stream.cached_tokens, event.cached_tokens)
         stream.computed_tokens += event.chunk_tokens
         stream.computing_s += event.seconds
         stream.progress_s = self._clock()
@@ -279,6 +292,8 @@ class Telemetry:
     def _fold_tokens(self, stream: _Stream, event: TokensEmitted) -> None:
         if not event.token_ids:
             return
+        if stream.first_token_s is not None:  # the first one comes of the prompt, by no decode step
+            stream.rounds.add(event.drafted_tokens, event.accepted_tokens, len(event.token_ids))
         stream.phase = "decode"
         stream.first_token_s = event.at_s if stream.first_token_s is None else stream.first_token_s
         stream.completion_tokens += len(event.token_ids)
@@ -302,6 +317,8 @@ class _EngineFold:
         self._decode, self._prefill = RecentSteps(), RecentSteps()
         self._decode_history = SecondCounts(started_s, TOTAL_HISTORY_S)
         self._prefill_history = SecondCounts(started_s, TOTAL_HISTORY_S)
+        self._emissions: deque[tuple[int, int]] = deque(maxlen=RATE_ROUNDS)
+        self._cost = StepCost()
         self._memory = MemorySampled(active_bytes=0, cache_bytes=0, peak_bytes=0)
 
     def took(self, request_id: str, now: float) -> None:
@@ -319,6 +336,8 @@ class _EngineFold:
                 self._held.discard(event.request_id)
             case MemorySampled():
                 self._memory = event
+            case StepCost():
+                self._cost = event
             case EngineDied():
                 self._died = True
                 self._held.clear()
@@ -330,6 +349,8 @@ class _EngineFold:
         self._steps_total += 1
         self._decode_total += step.decode_tokens
         self._prefill_total += step.prefill_tokens
+        if step.decoding:
+            self._emissions.append((step.decode_tokens, step.decoding))
         began = step.at_s - step.seconds
         self._decode.add(step.at_s, step.seconds, step.decode_tokens)
         self._prefill.add(step.at_s, step.seconds, step.prefill_tokens)
@@ -370,7 +391,13 @@ class _EngineFold:
             step_s=self._last.seconds if self._last else None,
             step_age_s=self.step_age_s(now),
             error=facts.engine_error,
+            tokens_per_step=self._tokens_per_step(),
+            cost=self._cost,
         )
+
+    def _tokens_per_step(self) -> float | None:
+        decoding = sum(decoding for _, decoding in self._emissions)
+        return sum(tokens for tokens, _ in self._emissions) / decoding if decoding else None
 
 
 def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
@@ -386,7 +413,7 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         context_tokens=stream.prefill_done_tokens + stream.completion_tokens,
         context_limit_tokens=identity.context_limit_tokens,
         prompt_tokens=identity.prompt_tokens,
-        cached_tokens=identity.cached_tokens,
+        cached_tokens=stream.cached_tokens,
         completion_tokens=stream.completion_tokens,
         max_tokens=identity.max_tokens,
         prefill_done_tokens=stream.prefill_done_tokens,
@@ -400,4 +427,9 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         outcome=stream.outcome,
         outcome_detail=stream.outcome_detail,
         finished_ago_s=None if stream.ended_s is None else now - stream.ended_s,
+        mtp=stream.mtp,
+        draft_depth=stream.rounds.depth,
+        acceptance_ratio=stream.rounds.acceptance(),
+        acceptance_by_depth=stream.rounds.acceptance_by_depth(),
+        tokens_per_step=stream.rounds.tokens_per_step(),
     )

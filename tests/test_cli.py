@@ -34,12 +34,13 @@ def check_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> s
 def test_flags_are_overrides_for_one_run_with_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOMEBASE_CONFIG", raising=False)
-    options = read_options(["--headless", "--model", "/m", "--host", "::1", "--port", "8080"])
+    options = read_options(["--headless", "--model", "/m", "--host", "::1", "--port", "8080", "--mtp", "3"])
     assert options.headless
     assert options.overrides == {
         "model.path": ("/m", "--model"),
         "server.host": ("::1", "--host"),
         "server.port": (8080, "--port"),
+        "engine.mtp": (3, "--mtp"),
     }
     assert read_options([]).overrides == {}
     assert not read_options([]).headless
@@ -49,6 +50,17 @@ def test_flags_are_overrides_for_one_run_with_their_names(tmp_path: Path, monkey
 def test_a_port_out_of_range_names_the_flag_and_the_range(port: str):
     with pytest.raises(PolicyInvalid, match=r"^--port: .*1 to 65,535"):
         read_options([f"--port={port}"])
+
+
+@pytest.mark.parametrize(("text", "value"), [("auto", "auto"), ("off", "off"), ("1", 1), ("4", 4)])
+def test_drafting_is_set_by_word_or_depth(text: str, value: object):
+    assert read_options(["--mtp", text]).overrides["engine.mtp"] == (value, "--mtp")
+
+
+@pytest.mark.parametrize("text", ["0", "5", "on", "", "2.0"])
+def test_drafting_that_cannot_be_names_the_flag_and_what_can(text: str):
+    with pytest.raises(PolicyInvalid, match=r"^--mtp: .*\"auto\", \"off\", 1, 2, 3, 4"):
+        read_options([f"--mtp={text}"])
 
 
 def test_config_is_looked_for_in_the_documented_order(tmp_path: Path):

@@ -19,7 +19,7 @@ from console.local import LocalSource
 from server.errors import AddressInUse, ModelNotFound, PolicyConflict, PolicyInvalid, StartupError
 from server.events import EventRing, ModelStateChanged, StreamEnded
 from server.listen import bind_socket
-from server.models.cache import ModelFacts, Segment
+from server.models.cache import Forward, ModelFacts, Segment
 from server.models.folder import EMBEDDED_FOLDER
 from server.policy import LimitValue
 from server.runtime import Runtime
@@ -38,7 +38,7 @@ class CountedState:
     def checkpoint(self) -> object:
         return self.offset
 
-    def rollback(self, checkpoint: object) -> None:
+    def rollback(self, checkpoint: object, keep_tokens: int = 0) -> None:
         assert isinstance(checkpoint, int)
         self.offset = checkpoint
 
@@ -68,12 +68,17 @@ class SteppedModel:
     def build_state(self) -> CountedState:
         return CountedState()
 
-    def forward(self, segments: Sequence[Segment]) -> mx.array:
+    @property
+    def mtp(self) -> None:
+        return None
+
+    def forward(self, segments: Sequence[Segment]) -> Forward:
         self.in_step.set()
         assert self.gate.wait(120)
         for segment in segments:
             segment.state.offset += len(segment.token_ids)  # type: ignore[misc]  # our own state, above
-        return mx.zeros((len(segments), VOCAB)) + (mx.arange(VOCAB) == 65) * 50.0
+        logits = (mx.arange(VOCAB) == 65)[None] * 50.0
+        return Forward(tuple(logits for _ in segments), ())
 
 
 class Rig:

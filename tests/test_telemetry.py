@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.events import (
+    DraftingChanged,
     EngineDied,
     EventRing,
     MemorySampled,
     PrefillAdvanced,
     Refused,
     SequenceEnded,
+    StepCost,
     StepDone,
     StreamEnded,
     TokensEmitted,
 )
-from server.rates import RATE_WINDOW_S, RecentSteps, RecentTokens, SecondCounts
+from server.rates import RATE_ROUNDS, RATE_WINDOW_S, RecentRounds, RecentSteps, RecentTokens, SecondCounts
 from server.snapshot import ModelView, PolicyView, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 
@@ -144,6 +146,16 @@ def test_prefill_rate_divides_computed_tokens_by_the_time_in_chunks(bench: Bench
     bench.clock.now += 10
     bench.prefill(done=200, chunk=96, seconds=0.4)
     assert bench.stream().prefill_tps == pytest.approx(160 / 0.8), "neither cached tokens nor waiting count"
+
+
+def test_tokens_taken_over_from_another_prompt_are_cached_and_make_no_rate(bench: Bench):
+    bench.open(prompt_tokens=200)
+    bench.telemetry.fold((PrefillAdvanced("r", 150, 0, 0.0, cached_tokens=150),))
+    forked = bench.stream()
+    assert (forked.phase, forked.cached_tokens, forked.prefill_done_tokens) == ("prefill", 150, 150)
+    assert forked.prefill_tps is None
+    bench.prefill(done=200, chunk=50, seconds=0.5)
+    assert (bench.stream().cached_tokens, bench.stream().prefill_tps) == (150, pytest.approx(100.0))
 
 
 def test_decode_rate_follows_the_last_32_tokens_not_the_whole_life(bench: Bench):
@@ -390,3 +402,59 @@ def test_streams_in_flight_stand_before_finished_ones_in_order_of_admission(benc
         bench.open(request_id)
     bench.telemetry.stream_ended("a", "stop")
     assert [view.id for view in bench.telemetry.streams()] == ["b", "c", "a"]
+
+
+def test_acceptance_is_told_by_depth_and_as_a_whole():
+    rounds = RecentRounds()
+    for drafted, accepted in ((3, 3), (3, 1), (1, 1), (0, 0), (3, 0)):
+        rounds.add(drafted, accepted, accepted + 1)
+    assert rounds.depth == 3
+    assert rounds.acceptance() == pytest.approx(5 / 10)
+    assert rounds.acceptance_by_depth() == pytest.approx((3 / 4, 1 / 3, 1 / 3))
+    assert rounds.tokens_per_step() == pytest.approx(10 / 5)
+
+
+def test_without_drafts_there_is_no_acceptance_and_before_a_step_nothing():
+    rounds = RecentRounds()
+    assert (rounds.depth, rounds.acceptance(), rounds.acceptance_by_depth(), rounds.tokens_per_step()) == (
+        (None, None, (), None)
+    )
+    rounds.add(0, 0, 1)
+    assert (rounds.depth, rounds.acceptance(), rounds.acceptance_by_depth()) == (0, None, ())
+    assert rounds.tokens_per_step() == 1
+
+
+def test_old_rounds_are_forgotten():
+    rounds = RecentRounds()
+    for accepted in (0, 2):
+        for _ in range(RATE_ROUNDS):
+            rounds.add(2, accepted, accepted + 1)
+    assert rounds.acceptance() == 1
+    assert rounds.tokens_per_step() == 3
+
+
+def test_a_stream_tells_what_it_drafts_and_why_not(bench: Bench):
+    bench.open()
+    assert (bench.stream().mtp, bench.stream().draft_depth, bench.stream().tokens_per_step) == ("", None, None)
+    bench.telemetry.fold((TokensEmitted("r", (1,), bench.clock.now), DraftingChanged("r", "on")))
+    assert (bench.stream().mtp, bench.stream().tokens_per_step) == ("on", None)  # the prompt's token is no decode step
+    for accepted in (2, 1):
+        bench.telemetry.fold((TokensEmitted("r", tuple(range(accepted + 1)), bench.clock.now, 2, accepted),))
+    drafting = bench.stream()
+    assert (drafting.draft_depth, drafting.acceptance_ratio) == (2, 0.75)
+    assert drafting.acceptance_by_depth == (1.0, 0.5)
+    assert drafting.tokens_per_step == 2.5
+    assert drafting.completion_tokens == 6
+    bench.telemetry.fold((DraftingChanged("r", "off: it loses"), DraftingChanged("nobody", "on")))
+    assert bench.stream().mtp == "off: it loses"
+
+
+def test_the_engine_tells_tokens_per_step_and_what_steps_cost(bench: Bench):
+    assert bench.snapshot().engine.tokens_per_step is None
+    assert bench.snapshot().engine.cost == StepCost()
+    cost = StepCost(step_s=0.01, error_ratio=0.1, steps=7)
+    steps = (StepDone(1.0, 0.1, 0, 5, 2, 2), StepDone(1.1, 0.1, 64, 0, 1, 0), StepDone(1.2, 0.1, 0, 1, 1, 1))
+    bench.telemetry.fold((*steps, cost))
+    engine = bench.snapshot().engine
+    assert engine.tokens_per_step == 2.0
+    assert engine.cost == cost

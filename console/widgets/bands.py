@@ -25,6 +25,7 @@ from console.format import (
 )
 from console.widgets.context_bar import context_bar, context_legend, context_ratio, prompt_bar
 from console.widgets.digits import big_text
+from console.widgets.drafting import drafting_fact, drafting_line
 from console.widgets.lines import Line, Span, fit_line, line_width, split_ends
 from console.widgets.phases import eta_s, is_over, is_stalling, phase_sign
 from console.widgets.plot import PlotSize, plot_rows, scaled_rows
@@ -135,6 +136,9 @@ def _small_rate(stream: StreamView, style: BandStyle, inner: int) -> Line:
 
 def _small_facts(stream: StreamView, inner: int) -> Line:
     facts = _facts(stream)
+    drafting = drafting_fact(stream)
+    if drafting and stream.phase not in {"prefill", "waiting"}:
+        facts.insert(1, drafting)
     if stream.phase == "prefill":
         read = f"{format_count(stream.prefill_done_tokens)} of {format_count(stream.prompt_tokens)}"
         facts = [("read", read), facts[1]]
@@ -199,7 +203,8 @@ def _big_body(stream: StreamView, style: BandStyle, inner: int) -> list[Line]:
         for i in range(style.body_rows)
     ]
     why = safe_text(stream.outcome_detail) if is_over(stream) else ""
-    return [*rows, ((cut(why, inner), ""),), *_context_lines(stream, style, inner)]
+    below: Line = ((cut(why, inner), ""),) if why else drafting_line(stream)
+    return [*rows, below, *_context_lines(stream, style, inner)]
 
 
 def _at(lines: list[Line], row: int) -> Line:

@@ -16,10 +16,11 @@ from console.format import (
     wrap_words,
 )
 from console.widgets.context_bar import PARTS, context_bar, context_parts, context_ratio
+from console.widgets.drafting import drafting_in_short, drafting_words
 from console.widgets.lines import Line, fit_line, split_ends
 from console.widgets.phases import eta_s, is_over, is_stalling, outcome_words, phase_sign
 from console.widgets.plot import PlotSize, beside, plot_block
-from server.snapshot import ModelView, Snapshot, StreamView
+from server.snapshot import EngineView, ModelView, Snapshot, StreamView
 
 NAME_WIDTH = 12
 
@@ -29,11 +30,13 @@ def detail_lines(stream: StreamView, snapshot: Snapshot, width: int, rows: int) 
     blank: Line = (("", ""),)
     half = width // 2
     if rows < 26 and width >= 70:
-        numbers = beside(_context_parts(stream), _rates(stream), half, 0)
+        rates = [*_rates(stream), *(_row(name, words) for name, words in drafting_in_short(stream))]
+        numbers = beside(_context_parts(stream), rates, half, 0)
         blocks = [beside(_who(stream), _times(stream), half, 0), [*_context(stream, width), *numbers]]
     else:
         context = [*_context(stream, width), *_context_parts(stream)]
-        blocks = [_who(stream), context, _rates(stream), _times(stream)]
+        drafting = [row for name, words in drafting_words(stream) for row in _rows(name, words, width)]
+        blocks = [_who(stream), context, [*_rates(stream), *drafting], _times(stream)]
     lines = [_headline(stream, width), _rule(width)]
     if is_over(stream):
         lines += _rows("ended", outcome_words(stream), width)
@@ -130,11 +133,19 @@ def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
         _row("", f"{format_count(model.context_limit_tokens)} by the model itself", "text-muted"),
         *_rows("drafting", safe_text(model.mtp), width),
         _row("device", safe_text(model.device)),
-        _row("steps", format_count(snapshot.engine.steps_total)),
+        *_steps(snapshot.engine),
         _row("tokens", f"{format_count(snapshot.rates.decode_tokens_total)} generated"),
         _row("", f"{format_count(snapshot.rates.prefill_tokens_total)} read"),
     ]
     return [fit_line(line, width) for line in lines]
+
+
+def _steps(engine: EngineView) -> list[Line]:
+    each = "" if engine.tokens_per_step is None else f" · {engine.tokens_per_step:.1f} tokens each"
+    rows = [_row("steps", f"{format_count(engine.steps_total)}{each}")]
+    if engine.cost.steps:
+        rows.append(_row("", f"durations foreseen to {format_ratio(engine.cost.error_ratio)}", "text-muted"))
+    return rows
 
 
 def _precision(model: ModelView) -> str:

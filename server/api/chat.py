@@ -26,18 +26,21 @@ from server.api.stream_life import StreamLife
 from server.api.wire import ChatBody, decode_chat
 from server.engine.request import EngineRequest, Sampling
 from server.errors import HomebaseError, InvalidRequest, Refusal, StreamStopped
-from server.events import Refused
+from server.events import Lane, Refused
 from server.snapshot import ModelView
 from server.text.pool import TextPool
 from server.text.tokenizer import TextCodec
+
+PRIORITY: dict[Lane, int] = {"parent": 0, "unknown": 0, "child": 1, "auxiliary": 1}
+"""Whose prompts are read first when several wait: a parent is what a person waits for."""
 
 LARGE_BODY_BYTES = 64 * 1024
 """A larger body is decoded beside the loop, and is refused without tokenizing it when no slot is free: 100,000
 tokens take 150 to 300 ms (tokenizers 0.23.3, 2026-11, x86-64), and a refusal should take less than 100."""
 
 ENCODE_S = 60.0
-"""For a prompt to be made of the messages. A million tokens take 3 s; a chat template can loop for years, and its
-clients then waited for ever."""
+"""For a prompt to be made of the messages, the wait for a thread included. A million tokens take 3 s, and a chat
+template that loops is ended after `server.text.tokenizer.RENDER_S`."""
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +91,7 @@ class ChatEndpoint:
         """
         request = await self._read(caller, body)
         life = await self._open(request)
-        answer = ChatAnswer(_completion_id(caller.request_id), request.model.id, int(time.time()))
+        answer = self._build_answer(request)
         if not request.chat.is_streaming:
             return Response(await _collect(life, answer), content_type="application/json")
         outbox = Outbox(self._services.read_policy().server.keep_alive_s)
@@ -96,6 +99,11 @@ class ChatEndpoint:
         response = Response(stream.frames(), headers=STREAM_HEADERS)
         response.timeout = None  # Quart would end it after 60 s
         return response
+
+    def _build_answer(self, request: ChatRequest) -> ChatAnswer:
+        spell = None if request.chat.wanted_logprobs is None else self._services.text().spell
+        completion_id = f"chatcmpl-{request.caller.request_id.removeprefix('req-')}"
+        return ChatAnswer(completion_id, request.model.id, int(time.time()), spell)
 
     async def _read(self, caller: Caller, body: bytes) -> ChatRequest:
         content_type = caller.headers.get("content-type", "")
@@ -152,7 +160,13 @@ class ChatEndpoint:
         """Take a slot and hand over to the engine. No await in here: two requests never see the same slot free."""
         services, codec = self._services, self._services.text()
         engine_request = EngineRequest(
-            request.caller.request_id, prompt.token_ids, prompt.max_tokens, prompt.sampling, codec.stop_ids
+            request.caller.request_id,
+            prompt.token_ids,
+            prompt.max_tokens,
+            prompt.sampling,
+            codec.stop_ids,
+            priority=PRIORITY[request.identity.lane],
+            top_logprobs=request.chat.wanted_logprobs,
         )
         asked = request.build_asked(len(prompt.token_ids))
         with ExitStack() as undo:
@@ -207,18 +221,17 @@ class ChatEndpoint:
 
 async def _collect(life: StreamLife, answer: ChatAnswer) -> bytes:
     """The whole answer, when it is complete."""
-    parts: list[str] = []
+    texts: list[str] = []
+    scores: list[msgspec.Raw] = []
     try:
         async for event in life.tokens:
-            parts.append(life.reply.fold(event))
+            piece = life.reply.fold(event)
+            texts.append(piece.text)
+            scores += answer.encode_scores(piece.scores)
             if life.reply.finish_reason is not None:
                 life.complete()
-                return answer.build_completion("".join(parts), life.reply.finish_reason, life.reply.usage)
+                return answer.build_completion("".join(texts), scores, life.reply.finish_reason, life.reply.usage)
         raise StreamStopped("This stream ended without a result.")
     except HomebaseError as error:
         life.fail(error)
         raise
-
-
-def _completion_id(request_id: str) -> str:
-    return f"chatcmpl-{request_id.removeprefix('req-')}"

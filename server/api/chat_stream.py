@@ -26,6 +26,9 @@ STREAM_HEADERS = {
 }
 """The last one asks a proxy in between not to collect the stream before passing it on."""
 
+STUCK_S = 5.0
+"""A connection that ends while its reader has taken nothing for this long ends because of that."""
+
 
 class ChatStream:
     """One streamed answer."""
@@ -42,6 +45,8 @@ class ChatStream:
                 yield frame
         finally:
             pump.cancel()
+            if self._outbox.unread_s > STUCK_S:
+                self._drop()
 
     async def _pump(self, sender: asyncio.Task[object] | None) -> None:
         """Turn events into frames until the answer is complete, or can be no more."""
@@ -59,9 +64,9 @@ class ChatStream:
     async def _put_events(self, sender: asyncio.Task[object] | None) -> None:
         reply, outbox = self._life.reply, self._outbox
         async for event in self._life.tokens:
-            text = reply.fold(event)
-            if text:
-                outbox.put(self._answer.build_text_frame(text))
+            piece = reply.fold(event)
+            if piece.text:
+                outbox.put(self._answer.build_text_frame(piece))
             if reply.finish_reason is not None:
                 return self._finish(reply.finish_reason)
             if outbox.unread_bytes > UNREAD_MOST_BYTES:
@@ -82,6 +87,9 @@ class ChatStream:
 
     def _drop_reader(self, sender: asyncio.Task[object] | None) -> None:
         """Give up on a client that keeps its connection and does not read."""
-        self._life.drop(f"client left {self._outbox.unread_bytes:,} bytes unread")
+        self._drop()
         if sender is not None:
             sender.cancel()
+
+    def _drop(self) -> None:
+        self._life.drop(f"client left {self._outbox.unread_bytes:,} bytes unread")

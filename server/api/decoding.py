@@ -55,7 +55,17 @@ def convert(document: Mapping[str, Any], into: type[T], expected: Mapping[str, s
 def describe_field(param: str, document: Mapping[str, Any], expected: Mapping[str, str]) -> InvalidRequest:
     """The error for a field whose value is not allowed."""
     allowed = expected.get(re.sub(r"\[\d+\]", "[]", param), "of another type")
-    return InvalidRequest(f"`{param}` must be {allowed}; {_show(_look_up(document, param))} was given.", param=param)
+    return InvalidRequest(
+        f"`{param}` must be {allowed}; {show_value(_look_up(document, param))} was given.", param=param
+    )
+
+
+def show_value(value: Any) -> str:
+    """A value as JSON writes it, short; containers by their kind, because their content may be long or private."""
+    if isinstance(value, dict | list):
+        return _kind(value)
+    text = msgspec.json.encode(value).decode() if not isinstance(value, int) or abs(value) < 2**63 else "a huge number"
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
 
 
 def _explain_field(fault: str, document: Mapping[str, Any], expected: Mapping[str, str]) -> InvalidRequest:
@@ -90,14 +100,6 @@ def _look_up(document: Any, param: str) -> Any:
         except (KeyError, IndexError, TypeError):
             return document
     return document
-
-
-def _show(value: Any) -> str:
-    """A value as JSON writes it, short; containers by their kind, because their content may be long or private."""
-    if isinstance(value, dict | list):
-        return _kind(value)
-    text = msgspec.json.encode(value).decode() if not isinstance(value, int) or abs(value) < 2**63 else "a huge number"
-    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
 
 
 def _kind(value: Any) -> str:

@@ -28,6 +28,7 @@ class Outbox:
         self._keep_alive_s = keep_alive_s
         self._frames: deque[bytes] = deque()
         self._unread_bytes = 0
+        self._unread_since_s = 0.0
         self._is_closed = False
         self._changed = asyncio.Event()
 
@@ -36,8 +37,15 @@ class Outbox:
         """Bytes put and not taken."""
         return self._unread_bytes
 
+    @property
+    def unread_s(self) -> float:
+        """For how long the oldest of them has waited; 0 when there is none."""
+        return asyncio.get_running_loop().time() - self._unread_since_s if self._frames else 0.0
+
     def put(self, frame: bytes) -> None:
         """Add a frame."""
+        if not self._frames:
+            self._unread_since_s = asyncio.get_running_loop().time()
         self._frames.append(frame)
         self._unread_bytes += len(frame)
         self._changed.set()

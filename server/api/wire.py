@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from server.api.decoding import convert, decode_object, describe_field
+from server.api.logit_bias import read_logit_bias
 from server.api.unbuilt import HARMLESS, UNBUILT, refuse_unbuilt
 from server.engine.request import Sampling
 from server.errors import InvalidRequest, UnsupportedParameter
@@ -20,6 +21,9 @@ STOPS_MOST = 16
 
 STOP_CHARS = 512
 """A stop string is compared with the end of the text at every token."""
+
+TOP_LOGPROBS_MOST = 20
+"""As OpenAI's."""
 
 SEED_LIMIT = 2**63
 TOP_K_OFF = -1
@@ -79,6 +83,13 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: int | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    logit_bias: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=TOP_LOGPROBS_MOST)] | None = None
     stop: str | list[str] | None = None
     n: int | None = None
 
@@ -109,8 +120,16 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives to show for each token; None when no log-probabilities are wanted at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
     def build_sampling(self, vocab_size: int) -> Sampling:
-        """How tokens are drawn; temperature 1 and no filter where nothing was said. Raises InvalidRequest."""
+        """How tokens are drawn; temperature 1 and no filter where nothing was said. Raises InvalidRequest.
+
+        Of the two names for one penalty `repetition_penalty` wins.
+        """
         top_k = 0 if self.top_k in (None, TOP_K_OFF) else self.top_k
         if top_k > vocab_size:
             raise InvalidRequest(
@@ -124,6 +143,10 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
             top_k=top_k,
             min_p=0.0 if self.min_p is None else self.min_p,
             seed=self.seed,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or self.repeat_penalty or 1.0,
+            logit_bias=read_logit_bias(self.logit_bias, vocab_size),
         )
 
 
@@ -155,6 +178,13 @@ EXPECTED = {
     "top_p": "a number above 0 and at most 1",
     "top_k": "a whole number from 0 (keep all) to the size of the vocabulary",
     "min_p": "a number from 0 to 1",
+    "frequency_penalty": "a number from -2 to 2",
+    "presence_penalty": "a number from -2 to 2",
+    "repetition_penalty": "a number above 0 and at most 2",
+    "repeat_penalty": "a number above 0 and at most 2",
+    "logit_bias": "an object from token ids, written as strings, to numbers from -100 to 100",
+    "logprobs": "true or false",
+    "top_logprobs": f"a whole number from 0 to {TOP_LOGPROBS_MOST}",
     "seed": "a whole number from 0 to 9223372036854775807",
     "stop": f"a string or a list of at most {STOPS_MOST} strings, each of 1 to {STOP_CHARS} characters",
     "stop[]": f"a string of 1 to {STOP_CHARS} characters",
@@ -173,6 +203,7 @@ def decode_chat(body: bytes, content_type: str = "") -> ChatBody:
         raise describe_field("seed", document, EXPECTED)
     if chat.n is not None and chat.n != 1:
         raise UnsupportedParameter("`n` must be 1: this server gives one choice per request.", param="n")
+    _check_top_logprobs(chat)
     _log_unknown(document)
     return chat
 
@@ -183,6 +214,15 @@ def _check_stops(chat: ChatBody, document: dict[str, Any]) -> None:
     for index, stop in enumerate(chat.stops):
         if not 1 <= len(stop) <= STOP_CHARS:
             raise describe_field("stop" if isinstance(chat.stop, str) else f"stop[{index}]", document, EXPECTED)
+
+
+def _check_top_logprobs(chat: ChatBody) -> None:
+    if chat.top_logprobs and not chat.logprobs:
+        raise InvalidRequest(
+            f"`top_logprobs` is only taken together with `logprobs`: true; {chat.top_logprobs} was given without it. "
+            "Set `logprobs` to true, or leave `top_logprobs` out.",
+            param="top_logprobs",
+        )
 
 
 def _log_unknown(document: dict[str, Any]) -> None:

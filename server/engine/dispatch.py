@@ -10,7 +10,7 @@ from typing import Protocol
 
 from server.engine.request import EngineRequest
 from server.errors import EngineDead, HomebaseError, SequenceFailed
-from server.events import EngineDied, EngineEvent, PrefillAdvanced, SequenceEnded, TokensEmitted
+from server.events import EngineDied, EngineEvent, PrefillAdvanced, SequenceEnded, TokenLogprob, TokensEmitted
 
 
 class EngineInbox(Protocol):
@@ -36,6 +36,7 @@ class _Mailbox:
         self.finished = False
         self._prefill: PrefillAdvanced | None = None
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._tokens_at_s = 0.0
         self._ended: SequenceEnded | None = None
 
@@ -46,6 +47,7 @@ class _Mailbox:
                 self._prefill = _merge_prefill(self._prefill, event)
             case TokensEmitted():
                 self._token_ids.extend(event.token_ids)
+                self._logprobs.extend(event.logprobs)
                 self._tokens_at_s = event.at_s
             case SequenceEnded(outcome="failed"):
                 self.fail(SequenceFailed(event.error or "This sequence failed."))
@@ -67,7 +69,8 @@ class _Mailbox:
             return prefill
         if self._token_ids:
             token_ids, self._token_ids = tuple(self._token_ids), []
-            return TokensEmitted(request_id, token_ids, self._tokens_at_s)
+            logprobs, self._logprobs = tuple(self._logprobs), []
+            return TokensEmitted(request_id, token_ids, self._tokens_at_s, logprobs=logprobs)
         ended, self._ended = self._ended, None
         return ended
 
@@ -80,6 +83,7 @@ def _merge_prefill(unread: PrefillAdvanced | None, newer: PrefillAdvanced) -> Pr
         newer.done_tokens,
         unread.chunk_tokens + newer.chunk_tokens,
         unread.seconds + newer.seconds,
+        newer.cached_tokens,
     )
 
 

@@ -151,7 +151,7 @@ class Engine:
                     case _Stop():
                         changes.extend(runner.cancel_all())
                         stopping = True
-            self._emit((*changes, *memory.sample(time.monotonic())) if changes or runner.idle else ())
+            self._emit((*changes, *_sample(memory, runner)) if changes or runner.idle else ())
             if any(isinstance(change, SequenceEnded) for change in changes):
                 memory.trim(sequence_ended=True)  # a cancelled context may be gigabytes, and no step may follow
             if not runner.idle:
@@ -167,9 +167,9 @@ class Engine:
 
     def _step(self, runner: StepRunner, memory: EngineMemory) -> None:
         self._step_began_s = time.monotonic()
-        events = runner.run_step(self._read_policy().prefill_chunk_tokens)
+        events = runner.run_step(self._read_policy())
         self._step_began_s = None
-        self._emit((*events, *memory.sample(time.monotonic())))
+        self._emit((*events, *_sample(memory, runner)))
         memory.trim(sequence_ended=any(isinstance(event, SequenceEnded) for event in events))
 
     def _emit(self, events: tuple[EngineEvent, ...]) -> None:
@@ -193,3 +193,9 @@ class Engine:
             self._deliver((EngineDied(reason),))
         except Exception:
             log.exception("nobody could be told that the engine died")
+
+
+def _sample(memory: EngineMemory, runner: StepRunner) -> tuple[EngineEvent, ...]:
+    """What is measured now and then: memory, and with it what steps cost. Nothing when that was told just now."""
+    sampled = memory.sample(time.monotonic())
+    return (*sampled, runner.cost) if sampled else ()

@@ -18,6 +18,15 @@ class Sampling(msgspec.Struct, frozen=True):
     """0..1; 0 keeps all."""
     seed: int | None = None
     """0..2**63-1; None draws a fresh one. The same seed gives the same tokens, alone or beside a sibling."""
+    frequency_penalty: float = 0.0
+    """-2..2; taken from a token's score for each time it was generated; 0 changes nothing."""
+    presence_penalty: float = 0.0
+    """-2..2; taken from a token's score once it was generated; 0 changes nothing."""
+    repetition_penalty: float = 1.0
+    """Over 0, up to 2. A positive score of a token in the prompt or generated is divided by it, another multiplied; 1
+    changes nothing."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id in the vocabulary, -100..100), added to the score first of all; ids are distinct."""
 
 
 class EngineRequest(msgspec.Struct, frozen=True):
@@ -31,3 +40,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     sampling: Sampling
     stop_ids: frozenset[int]
     """Token ids that end the sequence; the ending id itself is emitted last."""
+    priority: int = 0
+    """Of prompts that wait, those with the lowest number are read first."""
+    top_logprobs: int | None = None
+    """None: no log-probabilities; else each token's is told, beside those of the 0..20 most likely ones."""

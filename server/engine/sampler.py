@@ -1,10 +1,14 @@
-"""Draws one sequence's next token from its logits. Never touches MLX's global random state.
+"""Draws one sequence's next tokens from its logits. Never touches MLX's global random state.
 
 Top-p and top-k are mlx-lm's filters; they and min-p apply in mlx-lm's order and before the temperature. mlx-lm's own
 draw is not used: it advances `mx.random.state`, which all sequences would share, so that a sibling would change what
 a seed gives. Here each draw has a key of its own, made from the sequence's seed and the index of the token and from
 nothing else: a seed gives the same tokens alone, beside siblings, and again after a rollback. The filters are
 compiled by mlx-lm with that global state as an input and an output, but draw nothing and leave it as it was.
+
+A draw is the best of scores with Gumbel noise, and not `mx.random.categorical`, which looks a uniform number up in the
+running sum (MLX 0.32.4): both have the odds of the scores, but only the former lets two draws with one key and nearly
+the same scores be nearly always the same token, which is how a draft comes to be accepted (see `accept`).
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ import mlx.core as mx
 import msgspec
 from mlx_lm.sample_utils import apply_top_k, apply_top_p
 
+from server.engine.logprobs import Logprobs
 from server.engine.request import Sampling
-from server.errors import SequenceFailed
 
 LOWEST_TEMPERATURE = 1e-6
 """Under this the draw is greedy. Random noise of 15 times the temperature is lost in float32 logits of size 100
@@ -34,20 +38,22 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """A token on its way: lazy, to be evaluated with the state of its sequence."""
+    """Tokens on their way: lazy, to be evaluated with the state of their sequence."""
 
-    token: mx.array
-    """One token id."""
-    peak: mx.array
-    """The highest logit; MLX's maximum is NaN when any logit is."""
+    tokens: mx.array
+    """(rows,) token ids."""
+    peaks: mx.array
+    """(rows,) each row's highest logit; MLX's maximum is NaN when any logit is."""
+    logprobs: Logprobs | None = None
+    """When they were asked for."""
 
-    def read(self) -> int:
-        """The token id; waits for it. Raises SequenceFailed when the logits were unusable."""
-        peak = cast("float", self.peak.item())
-        if not math.isfinite(peak):
-            what = "not numbers" if math.isnan(peak) else "infinite"
-            raise SequenceFailed(f"The model's scores for the next token of this sequence are {what}.")
-        return cast("int", self.token.item())
+    def arrays(self) -> list[mx.array]:
+        """What is to be evaluated."""
+        return [self.tokens, self.peaks, *(self.logprobs.arrays() if self.logprobs else ())]
+
+    def read(self) -> tuple[list[int], list[float]]:
+        """Token ids and peaks; waits for them."""
+        return cast("list[int]", self.tokens.tolist()), cast("list[float]", self.peaks.tolist())
 
 
 class TokenSampler:
@@ -60,15 +66,26 @@ class TokenSampler:
         self._greedy = not sampling.temperature >= LOWEST_TEMPERATURE or sampling.top_k == 1
 
     def draw(self, logits: mx.array, index: int) -> Drawn:
-        """The token number `index` of the sequence, counted from 0, from logits (1, V) float32. Lazy."""
-        peak = mx.max(logits, axis=-1)  # (1,)
+        """Tokens number `index`, `index` + 1, ... of the sequence, from logits (rows, V) float32. Lazy.
+
+        A row's token depends on its logits, the seed and its index, and on no other row.
+        """
+        peaks = mx.max(logits, axis=-1)  # (rows,)
         if self._greedy:
-            return Drawn(mx.argmax(logits, axis=-1), peak)  # the lowest id of equals
-        scores = logits - peak[:, None]  # (1, V), highest 0: all that the filters ask of log-probabilities
+            return Drawn(mx.argmax(logits, axis=-1), peaks)  # the lowest id of equals
+        scores = logits - peaks[:, None]  # (rows, V), highest 0: all that the filters ask of log-probabilities
         for apply in self._filters:
             scores = apply(scores)
-        key = mx.random.key(mix_seed(self._seed, index))
-        return Drawn(mx.random.categorical(scores * (1.0 / self._temperature), key=key), peak)
+        scores = scores * (1.0 / self._temperature)
+        keys = [mx.random.key(mix_seed(self._seed, index + row)) for row in range(logits.shape[0])]
+        noise = [mx.random.gumbel((1, logits.shape[1]), key=key) for key in keys]
+        return Drawn(mx.argmax(scores + (noise[0] if len(noise) == 1 else mx.concatenate(noise)), axis=-1), peaks)
+
+
+def explain_unusable(peak: float) -> str:
+    """What is said of a sequence whose scores cannot be drawn from."""
+    what = "not numbers" if math.isnan(peak) else "infinite"
+    return f"The model's scores for the next token of this sequence are {what}."
 
 
 def mix_seed(seed: int, index: int) -> int:

@@ -1,28 +1,46 @@
 """The sequences in the engine, and the step that moves them all. Engine thread only.
 
 A fault that belongs to one sequence (its state, its forward, its draw) ends that sequence here and goes no further;
-whatever else is raised leaves this module and ends the engine.
-
-Each turn is evaluated before the next is built, which tells faults and seconds apart. Launching all turns of a step
-with `mx.async_eval` and reading them afterwards gained 2-4 % for two streams (nano, MLX 0.32.4, two busy Linux
-cores, 2026-11-30, 400 paired steps): on the CPU that call returns only when nearly all work is done. Launching a
-sequence's next step before its token is read is no choice either: a model may need the token's number to look up
-its n-grams.
+whatever else is raised leaves this module and ends the engine. A fault of the MTP head ends no sequence: that one
+decodes plainly from there on.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
 
 import mlx.core as mx
 
+from server.engine.accept import accept, count_usable
+from server.engine.cost import CostModel, StepLoad
+from server.engine.drafter import choose_depths
+from server.engine.drafting import LAG_ROWS, DraftJob, propose
+from server.engine.forking import share_prompts, take_over
+from server.engine.packed import Part, Ran, build_part, run_pass, take_back
 from server.engine.request import EngineRequest
-from server.engine.scheduler import FIRST_CHUNK_TOKENS, Turn, pace_chunk, plan_step
+from server.engine.sampler import explain_unusable
+from server.engine.scheduler import ChunkLimits, Turn, plan_step
 from server.engine.sequence import Sequence, check_request
+from server.engine.sharing import count_common, hold_back
+from server.engine.together import run_together
 from server.errors import SequenceFailed
-from server.events import EngineEvent, Outcome, PrefillAdvanced, SequenceEnded, StepDone, TokensEmitted
-from server.models.cache import Segment, ServedModel
+from server.events import (
+    DraftingChanged,
+    EngineEvent,
+    Outcome,
+    PrefillAdvanced,
+    SequenceEnded,
+    StepCost,
+    StepDone,
+    TokenLogprob,
+    TokensEmitted,
+)
+from server.models.cache import ServedModel
+from server.policy import EnginePolicy
 
 log = logging.getLogger(__name__)
 
@@ -34,82 +52,201 @@ class StepRunner:
         self._model = model
         self._facts = model.facts
         self._sequences: dict[str, Sequence] = {}
+        self._costs = CostModel()
         self._steps = 0
-        self._longest_chunk_tokens = FIRST_CHUNK_TOKENS
+        self._decode_steps: Counter[int] = Counter()
+        """Steps by the number of sequences that decoded in them."""
+        self._longest_chunk_tokens = 0
 
     @property
     def idle(self) -> bool:
         """True when there is no sequence to move."""
         return not self._sequences
 
+    @property
+    def cost(self) -> StepCost:
+        """What steps have told of their cost."""
+        return self._costs.cost
+
     def add(self, request: EngineRequest) -> tuple[EngineEvent, ...]:
         """Take a request in; no work is done yet. One that does not fit the model ends at once."""
         try:
             check_request(request, self._facts)
-            self._sequences[request.id] = Sequence(request, self._facts.vocab_size)
+            sequence = Sequence(request, self._facts.vocab_size)
+            waiting = (each for each in self._sequences.values() if each.prompt_tokens_left)
+            sequence.common_tokens = {
+                each.request.id: count_common(request.prompt_ids, each.request.prompt_ids) for each in waiting
+            }
+            self._sequences[request.id] = sequence
         except Exception as error:
             return (SequenceEnded(request.id, "failed", time.monotonic(), _explain(request.id, error)),)
         return ()
 
     def cancel(self, request_id: str) -> tuple[EngineEvent, ...]:
-        """Drop one sequence; nothing happens when it is not here (any more)."""
-        return (self._end(request_id, "cancelled"),) if request_id in self._sequences else ()
+        """Drop one sequence; nothing happens when it is not here (any more). Who waits for its prompt goes on."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return ()
+        handed_on = take_over(sequence, self._sequences.values()) if sequence.prompt_tokens_left else []
+        return (*handed_on, self._end(request_id, "cancelled"))
 
     def cancel_all(self) -> tuple[EngineEvent, ...]:
         """Drop every sequence."""
         return tuple(self._end(request_id, "cancelled") for request_id in tuple(self._sequences))
 
-    def run_step(self, prefill_chunk_tokens: int) -> tuple[EngineEvent, ...]:
+    def run_step(self, policy: EnginePolicy) -> tuple[EngineEvent, ...]:
         """Run one planned step to its end; what it did, `StepDone` first."""
         began_s = time.monotonic()
         self._steps += 1
-        chunk_tokens = min(prefill_chunk_tokens, self._longest_chunk_tokens)
-        turns = plan_step((sequence.need for sequence in self._sequences.values()), chunk_tokens)
         events: list[EngineEvent] = []
-        for turn in turns:
-            events.extend(self._run_turn(turn))
-        prefill_tokens = sum(event.chunk_tokens for event in events if isinstance(event, PrefillAdvanced))
-        decode_tokens = sum(len(event.token_ids) for event in events if isinstance(event, TokensEmitted))
+        turns = [turn for turn in self._plan(policy, events) if self._open(turn, policy, events)]
+        jobs = self._build_jobs(turns)
+        waiting_rows = sum(job.trail.waiting_rows for job in jobs.values())
+        drafts = self._draft(jobs)
+        parts = [build_part(self._sequences[turn.request_id], turn, drafts.get(turn.request_id, ())) for turn in turns]
+        load = _measure(parts, jobs.values(), waiting_rows)
+        rans = run_together(parts, lambda some: run_pass(self._model, some), take_back)
+        seconds = time.monotonic() - began_s
+        for part, ran in zip(parts, rans, strict=True):
+            events.extend(self._settle_alone(part, ran, seconds))
+        events.extend(self._tell_drafting(parts))
+        events.extend(self._begin_states(parts))
         now_s = time.monotonic()
-        return (StepDone(now_s, now_s - began_s, prefill_tokens, decode_tokens, len(turns)), *events)
+        self._costs.observe(load, now_s - began_s)
+        self._decode_steps[load.sequences] += 1
+        emitted = [len(event.token_ids) for event in events if isinstance(event, TokensEmitted)]
+        done = StepDone(now_s, now_s - began_s, load.prefill_tokens, sum(emitted), len(turns), len(emitted))
+        return (done, *events)
 
-    def _run_turn(self, turn: Turn) -> list[EngineEvent]:
-        sequence = self._sequences[turn.request_id]
-        began_s = time.monotonic()
+    def _plan(self, policy: EnginePolicy, events: list[EngineEvent]) -> tuple[Turn, ...]:
+        sequences = self._sequences.values()
+        for each in sequences:
+            each.follow(policy.mtp)
+        shares, forked = share_prompts(sequences)
+        events.extend(forked)
+        decoding = [(each.drafter, each.need) for each in sequences if not each.prompt_tokens_left]
+        choose_depths(decoding, policy.mtp, self._costs.cost, self._decode_steps[len(decoding)])
+        limits = ChunkLimits(
+            policy.prefill_chunk_tokens, self._longest_chunk_tokens, policy.decode_stall_ms / 1000, self._costs.cost
+        )
+        return plan_step(hold_back([each.need for each in sequences], shares), limits)
+
+    def _open(self, turn: Turn, policy: EnginePolicy, events: list[EngineEvent]) -> bool:
+        """Make sure that a sequence has its state; False when that fails, which ends it."""
         try:
-            token = self._advance(sequence, turn)
+            self._sequences[turn.request_id].open(self._model, policy.mtp)
         except Exception as error:
-            return [self._end(turn.request_id, "failed", _explain(turn.request_id, error))]
-        now_s = time.monotonic()
-        events: list[EngineEvent] = []
-        if turn.prefill_tokens:
-            events.append(self._record_chunk(sequence, turn.prefill_tokens, now_s - began_s))
-        if token is not None:
-            events.append(TokensEmitted(turn.request_id, (token,), now_s))
-            outcome = sequence.advance_token(token)
-            if outcome is not None:
-                events.append(self._end(turn.request_id, outcome))
-        return events
+            events.append(self._end(turn.request_id, "failed", _explain(turn.request_id, error)))
+            return False
+        return True
 
-    def _advance(self, sequence: Sequence, turn: Turn) -> int | None:
-        """Run one turn on the model; the token drawn, None while the prompt is not complete."""
-        state = sequence.open_state(self._model.build_state)
-        logits = self._model.forward((Segment(state, sequence.inputs(turn)),))  # (1, V)
-        if not sequence.completes_prompt(turn):
-            mx.eval(state.arrays())  # the logits of a half-read prompt are never computed
-            return None
-        drawn = sequence.sampler.draw(logits, sequence.emitted_tokens)
-        mx.eval(drawn.token, drawn.peak, state.arrays())
-        return drawn.read()
+    def _build_jobs(self, turns: Iterable[Turn]) -> dict[str, DraftJob]:
+        """Who needs the head in this step: whoever drafts, and whoever would keep too many rows waiting."""
+        jobs: dict[str, DraftJob] = {}
+        for turn in turns:
+            trail = self._sequences[turn.request_id].drafter.trail
+            if trail is not None and (turn.draft_tokens or trail.waiting_rows >= LAG_ROWS):
+                draw = self._sequences[turn.request_id].draw_draft
+                jobs[turn.request_id] = DraftJob(trail, turn.draft_tokens, draw, trail.state.checkpoint())
+        return jobs
+
+    def _draft(self, jobs: dict[str, DraftJob]) -> dict[str, tuple[int, ...]]:
+        """Drafts by request id. A head that fails on a sequence is done with it."""
+        head = self._model.mtp
+        if head is None or not jobs:
+            return {}
+        results = run_together(tuple(jobs.values()), lambda some: propose(head, some), _take_drafts_back)
+        drafts: dict[str, tuple[int, ...]] = {}
+        for request_id, result in zip(jobs, results, strict=True):
+            if isinstance(result, Exception):
+                log.error("drafting for sequence %s failed", request_id, exc_info=result)
+                self._sequences[request_id].drafter.end(f"the draft head failed: {describe_fault(result)}")
+            else:
+                drafts[request_id] = result
+        return drafts
+
+    def _settle_alone(self, part: Part, ran: Ran | Exception, seconds: float) -> list[EngineEvent]:
+        """Settle a part; a state that cannot be cut back ends its sequence and no other."""
+        try:
+            return self._settle(part, ran, seconds)
+        except Exception as error:
+            return [self._end(part.turn.request_id, "failed", _explain(part.turn.request_id, error))]
+
+    def _settle(self, part: Part, ran: Ran | Exception, seconds: float) -> list[EngineEvent]:
+        """Accept what a part drew, cut its state back to that, and hand it out."""
+        sequence, request_id = part.sequence, part.turn.request_id
+        if isinstance(ran, Exception):
+            return [self._end(request_id, "failed", _explain(request_id, ran))]
+        usable = count_usable(ran.peaks)
+        if ran.drawn and not usable:
+            return [self._end(request_id, "failed", explain_unusable(ran.peaks[0]))]
+        drawn = ran.drawn[: min(accept(part.drafted, ran.drawn) + 1, usable)]
+        if part.drafted and len(drawn) <= len(part.drafted):
+            sequence.state.rollback(part.before, len(drawn))
+        if ran.streams is not None:
+            sequence.feed_head(part.turn, ran.streams, drawn)
+        events: list[EngineEvent] = []
+        if part.turn.prefill_tokens:
+            events.append(self._record_chunk(sequence, part.turn.prefill_tokens, seconds))
+        else:
+            sequence.drafter.learn(len(part.drafted), len(drawn) - 1)
+        return [*events, *self._emit(sequence, part.drafted, drawn, ran.logprobs)] if drawn else events
+
+    def _emit(
+        self, sequence: Sequence, drafted: Items[int], drawn: Items[int], logprobs: Items[TokenLogprob]
+    ) -> list[EngineEvent]:
+        token_ids, outcome = sequence.advance_tokens(drawn)
+        told = tuple(logprobs[: len(token_ids)])
+        emitted = TokensEmitted(sequence.request.id, token_ids, time.monotonic(), len(drafted), len(drawn) - 1, told)
+        return [emitted] if outcome is None else [emitted, self._end(sequence.request.id, outcome)]
+
+    def _begin_states(self, parts: Items[Part]) -> list[EngineEvent]:
+        """Let MLX work on the states of those that go on, without waiting; one that it cannot compute ends alone."""
+        going_on = tuple(part for part in parts if part.turn.request_id in self._sequences)
+        results = run_together(going_on, _begin, lambda part: None)
+        faults = ((part.turn.request_id, each) for part, each in zip(going_on, results, strict=True))
+        return [self._end(name, "failed", _explain(name, each)) for name, each in faults if each is not None]
+
+    def _tell_drafting(self, parts: Items[Part]) -> list[EngineEvent]:
+        """What has changed of drafting, of the sequences that go on."""
+        going_on = (part.sequence for part in parts if part.turn.request_id in self._sequences)
+        news = ((sequence.request.id, sequence.drafter.take_news()) for sequence in going_on)
+        return [DraftingChanged(request_id, state) for request_id, state in news if state is not None]
 
     def _record_chunk(self, sequence: Sequence, tokens: int, seconds: float) -> PrefillAdvanced:
         sequence.advance_prompt(tokens, self._steps)
-        self._longest_chunk_tokens = pace_chunk(self._longest_chunk_tokens, tokens, seconds)
+        self._longest_chunk_tokens = max(self._longest_chunk_tokens, tokens)
         return PrefillAdvanced(sequence.request.id, sequence.prefilled_tokens, tokens, seconds)
 
     def _end(self, request_id: str, outcome: Outcome, error: str | None = None) -> SequenceEnded:
         del self._sequences[request_id]
         return SequenceEnded(request_id, outcome, time.monotonic(), error)
+
+
+def _measure(parts: Items[Part], jobs: Iterable[DraftJob], waiting_rows: int) -> StepLoad:
+    """What a step has to do, before it runs."""
+    chunk = next((part for part in parts if part.turn.prefill_tokens), None)
+    decoding = [part for part in parts if not part.turn.prefill_tokens]
+    depths = [job.depth for job in jobs]
+    return StepLoad(
+        sequences=len(decoding),
+        rows=sum(len(part.segment.token_ids) for part in decoding),
+        wide_sequences=sum(1 for part in decoding if part.drafted),
+        context_tokens=sum(part.segment.state.offset for part in decoding),
+        prefill_tokens=chunk.turn.prefill_tokens if chunk else 0,
+        prefill_context_tokens=chunk.segment.state.offset if chunk else 0,
+        draft_calls=max((max(1, depth) for depth in depths), default=0),
+        draft_rows=waiting_rows + sum(max(0, depth - 1) for depth in depths),
+    )
+
+
+def _begin(parts: Items[Part]) -> list[None]:
+    mx.async_eval([part.segment.state.arrays() for part in parts])
+    return [None] * len(parts)
+
+
+def _take_drafts_back(job: DraftJob) -> None:
+    job.trail.state.rollback(job.before)
 
 
 def _explain(request_id: str, error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import mlx.core as mx
 import msgspec
@@ -27,8 +27,20 @@ class SequenceState(Protocol):
         """A point to return to; cheap, and valid until the state is dropped."""
         ...
 
-    def rollback(self, checkpoint: object) -> None:
-        """Return to a checkpoint of this state: as if nothing after it had ever run."""
+    def rollback(self, checkpoint: object, keep_tokens: int = 0) -> None:
+        """Return to a checkpoint of this state: as if nothing after it had ever run.
+
+        With `keep_tokens` (0 up to the segment's length) the first of the tokens that the ONE forward since the
+        checkpoint ran stay in, equal to float32 rounding to having run only those. That forward's segment must have
+        had `rows` "all" unless all of its tokens are kept.
+        """
+        ...
+
+    def fork(self) -> SequenceState:
+        """An independent copy of the sequence at this point; checkpoints stay with the state that they were taken of.
+
+        Costs nothing until one side writes: arrays are shared until then, and counted in the `nbytes` of both.
+        """
         ...
 
     def arrays(self) -> list[mx.array]:
@@ -42,6 +54,51 @@ class Segment(msgspec.Struct, frozen=True):
     state: SequenceState
     token_ids: tuple[int, ...]
     """At least one."""
+    rows: Literal["none", "last", "all"] = "last"
+    """Which rows' logits are wanted; "all" also prepares the state for a rollback that keeps some of the tokens."""
+
+
+class Forward(msgspec.Struct, frozen=True):
+    """What one packed pass computed, segment by segment; lazy, to be evaluated with the states' arrays."""
+
+    logits: tuple[mx.array | None, ...]
+    """(rows, V) float32 of the rows that each segment asked for; None for "none"."""
+    streams: tuple[mx.array, ...]
+    """(T, N, H) of each segment, what the MTP head consumes; empty for a model without one."""
+
+
+class DraftSegment(msgspec.Struct, frozen=True):
+    """Rows of one sequence for the MTP head: row p is the target's stream at p with the token at p + 1."""
+
+    state: SequenceState
+    """Of the head, not of the model."""
+    streams: mx.array
+    """(T, N, H): the model's, or the head's own of the row before when it drafts deeper."""
+    token_ids: tuple[int, ...] | mx.array
+    """T tokens, each the next after its row; an array (T,) of integers when they have not been read yet."""
+    wants_logits: bool = True
+    """Of the last row; priming does without."""
+
+
+class DraftForward(msgspec.Struct, frozen=True):
+    """What the head computed, segment by segment; lazy, to be evaluated with the states' arrays."""
+
+    logits: tuple[mx.array | None, ...]
+    """(1, V) float32 of each segment's last row: what comes two tokens after it. None when not wanted."""
+    streams: tuple[mx.array, ...]
+    """(1, N, H) of each segment's last row: the input for the next depth."""
+
+
+class MtpHead(Protocol):
+    """The multi-token-prediction head of a model. Called on the engine thread only."""
+
+    def build_state(self) -> SequenceState:
+        """The head's own empty state for a new sequence; any `keep_tokens` up to what ran since is good there."""
+        ...
+
+    def forward(self, segments: Sequence[DraftSegment]) -> DraftForward:
+        """Append each segment's rows to its state, packed over the sequences."""
+        ...
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -74,10 +131,15 @@ class ServedModel(Protocol):
         """An empty state for a new sequence."""
         ...
 
-    def forward(self, segments: Sequence[Segment]) -> mx.array:
-        """Append each segment's tokens to its state; logits (len(segments), V) float32 of each one's last token.
+    @property
+    def mtp(self) -> MtpHead | None:
+        """The head that drafts for it; None when the checkpoint has none."""
+        ...
+
+    def forward(self, segments: Sequence[Segment]) -> Forward:
+        """Append each segment's tokens to its state, all segments in one packed pass.
 
         Lazy: the caller evaluates the result together with the states' arrays. When it raises, the states that it
-        touched are unusable and their sequences fail; others are unharmed.
+        touched are usable again once they are rolled back to a checkpoint taken before; others are unharmed.
         """
         ...

@@ -14,6 +14,7 @@ from server.models.flash_next.checkpoint import load_flash_next
 from server.models.flash_next.config import MODEL_TYPES
 from server.models.flash_next.served import ServedFlashNext
 from server.models.folder import EMBEDDED, model_name, read_config, resolve_model_folder
+from server.models.scheduling import schedule_as_batch
 from server.models.tensor_files import scan_checkpoint
 from server.models.weights import name_dtype
 from server.models.zoo import FAULTS, ServedZoo, load_zoo, one_line
@@ -24,7 +25,8 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 def load_model(path: str, dtype: str) -> ServedModel:
     """Load the checkpoint at `path`, in `dtype` or, with "auto", in what suits the device.
 
-    Weights are evaluated on the calling thread, which must be the one that will run the model.
+    Weights are evaluated on the calling thread, which must be the one that will run the model; on a CPU it is
+    scheduled as a batch from here on.
 
     Raises:
         ModelNotFound: there is no checkpoint.
@@ -35,6 +37,8 @@ def load_model(path: str, dtype: str) -> ServedModel:
     raw = read_config(folder)
     scan_checkpoint(folder)
     kept = choose_dtype(dtype)
+    if mx.default_device() == mx.cpu:
+        schedule_as_batch()
     facts = _begin_facts(path, folder, raw)
     ours = facts.architecture in MODEL_TYPES
     model = _load_flash_next(folder, raw, kept, facts) if ours else load_zoo(folder, raw, kept, facts)

@@ -20,7 +20,7 @@ from mlx_lm.utils import MODEL_REMAPPING, get_total_parameters
 from mlx_lm.utils import load_model as load_lm_model
 
 from server.errors import CheckpointInvalid, ModelUnsupported
-from server.models.cache import ModelFacts, Segment
+from server.models.cache import Forward, ModelFacts, Segment
 from server.models.weights import count_bytes, name_arrays, name_dtype
 
 CONTEXT_FIELDS = (
@@ -66,6 +66,7 @@ class ZooState:
     def __init__(self, caches: list[Any]) -> None:
         self.caches = caches
         self._offset = 0
+        self._steps: list[ZooCheckpoint] = []
 
     @property
     def offset(self) -> int:
@@ -84,17 +85,38 @@ class ZooState:
     def advance(self, tokens: int) -> None:
         """Count tokens that the caches have taken in."""
         self._offset += tokens
+        self._steps = []
+
+    def record_steps(self, steps: list[ZooCheckpoint]) -> None:
+        """Remember a point before each token of the newest forward, so that a rollback can keep some of them."""
+        self._steps = steps
 
     def checkpoint(self) -> ZooCheckpoint:
         """A point to return to. Returning to an earlier one makes those taken after it void."""
         kept = tuple(None if _trims_exactly(cache) else copy.deepcopy(cache) for cache in self.caches)
         return ZooCheckpoint(owner=id(self), offset=self._offset, kept=kept)
 
-    def rollback(self, checkpoint: object) -> None:
-        """Return to a checkpoint of this state: as if nothing after it had ever run."""
+    def rollback(self, checkpoint: object, keep_tokens: int = 0) -> None:
+        """Return to a checkpoint of this state, keeping the first tokens of the one forward since."""
         assert isinstance(checkpoint, ZooCheckpoint)
         assert checkpoint.owner == id(self), "a checkpoint of another sequence"
-        assert checkpoint.offset <= self._offset, "a checkpoint that an earlier rollback made void"
+        target = checkpoint.offset + keep_tokens
+        assert target <= self._offset, "a checkpoint that an earlier rollback made void, or more than was run"
+        if keep_tokens and target < self._offset:
+            checkpoint = next((step for step in self._steps if step.offset == target), None)
+            assert checkpoint is not None, "the forward since the checkpoint was not run with rows 'all'"
+        if target < self._offset or not keep_tokens:
+            self._return_to(checkpoint)
+        self._steps = []
+
+    def fork(self) -> ZooState:
+        """An independent copy; the next write to an array that both still hold copies it."""
+        # Not a shallow copy: mlx-lm assigns into its arrays, which changes the array object itself.
+        fork = ZooState(copy.deepcopy(self.caches))
+        fork._offset = self._offset
+        return fork
+
+    def _return_to(self, checkpoint: ZooCheckpoint) -> None:
         surplus = self._offset - checkpoint.offset
         for index, kept in enumerate(checkpoint.kept):
             if kept is not None:
@@ -120,26 +142,47 @@ class ServedZoo:
         """An empty state for a new sequence."""
         return ZooState(make_prompt_cache(self._model))
 
+    @property
+    def mtp(self) -> None:
+        """No architecture of mlx-lm has a head that is served."""
+        return None
+
     def rehearse(self) -> None:
         """Run a prefill and a decode step on a blank state, so that its kernels are built."""
         state = self.build_state()
         for tokens in ((0, 0), (0,)):
-            mx.eval(self.forward([Segment(state=state, token_ids=tokens)]), state.arrays())
+            mx.eval(self.forward([Segment(state=state, token_ids=tokens)]).logits[0], state.arrays())
 
-    def forward(self, segments: Sequence[Segment]) -> mx.array:
-        """Append each segment's tokens to its state; logits (len(segments), V) float32 of each one's last token."""
-        return mx.concatenate([self._run(segment) for segment in segments], axis=0)
+    def forward(self, segments: Sequence[Segment]) -> Forward:
+        """Append each segment's tokens to its state, one segment after the other."""
+        return Forward(logits=tuple(self._run(segment) for segment in segments), streams=())
 
-    def _run(self, segment: Segment) -> mx.array:
-        state = segment.state
+    def _run(self, segment: Segment) -> mx.array | None:
+        state, tokens = segment.state, segment.token_ids
         assert isinstance(state, ZooState)
-        *before, last = segment.token_ids
+        if segment.rows == "all":
+            return self._run_steps(state, tokens)
+        before = tokens if segment.rows == "none" else tokens[:-1]
         if before:
             # Its logits are dropped unevaluated: the output head over a whole prompt can cost more than the layers.
             self._model(mx.array([before]), cache=state.caches)
-        logits = self._model(mx.array([[last]]), cache=state.caches)
-        state.advance(len(segment.token_ids))
-        return logits[:, -1, :].astype(mx.float32)
+        last = None if segment.rows == "none" else self._run_token(state, tokens[-1])
+        state.advance(len(tokens))
+        return last
+
+    def _run_steps(self, state: ZooState, tokens: tuple[int, ...]) -> mx.array:
+        """Token by token, with a way back to each: mlx-lm's recurrent caches can be cut back in no other."""
+        steps: list[ZooCheckpoint] = []
+        logits: list[mx.array] = []
+        for token in tokens:
+            steps.append(state.checkpoint())
+            logits.append(self._run_token(state, token))
+            state.advance(1)
+        state.record_steps(steps)
+        return mx.concatenate(logits)
+
+    def _run_token(self, state: ZooState, token: int) -> mx.array:
+        return self._model(mx.array([[token]]), cache=state.caches)[:, -1, :].astype(mx.float32)
 
 
 def load_zoo(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None, facts: ModelFacts) -> ServedZoo:

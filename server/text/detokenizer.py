@@ -17,6 +17,10 @@ class Detokenizer(Protocol):
         """The text that this token completes; empty while a character is unfinished."""
         ...
 
+    def hides(self, token_id: int) -> bool:
+        """True for a token that never has text, whatever follows."""
+        ...
+
     def finish(self) -> str:
         """What is left when no more tokens come; half a character is left out."""
         ...
@@ -35,9 +39,13 @@ class ByteDetokenizer:
 
     def add(self, token_id: int) -> str:
         """The text that this token completes. An id outside of the vocabulary has none."""
-        if token_id in self._hidden or not 0 <= token_id < len(self._table):
+        if self.hides(token_id):
             return ""
         return self._trim(self._decoder.decode(self._table[token_id]))
+
+    def hides(self, token_id: int) -> bool:
+        """True for special tokens and for ids outside of the vocabulary."""
+        return token_id in self._hidden or not 0 <= token_id < len(self._table)
 
     def finish(self) -> str:
         """Drop half a character, if there is one."""
@@ -61,13 +69,17 @@ class WindowDetokenizer:
 
     def add(self, token_id: int) -> str:
         """The text that this token completes."""
-        if token_id in self._hidden:
+        if self.hides(token_id):
             return ""
         self._pending.append(token_id)
         text = self._read_pending()
         if text.endswith("\ufffd") and len(self._pending) < HELD_TOKENS:
             return ""
         return self._show(text)
+
+    def hides(self, token_id: int) -> bool:
+        """True for special tokens."""
+        return token_id in self._hidden
 
     def finish(self) -> str:
         """What is left, without half a character."""

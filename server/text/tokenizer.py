@@ -16,6 +16,7 @@ import jinja2
 
 from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest
 from server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from server.text.template_limit import limit_template
 from server.text.vocabulary import build_byte_table
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ SLICE_CHARS = 200_000
 
 SLICE_SLACK_TOKENS = 16
 """A cut between two slices can add this many tokens that the whole text does not have."""
+
+RENDER_S = 10.0
+"""Processor time that a chat template may take: twenty times what 8,000 messages took. A few nested loops can take
+years, and each held one of the two text threads for good."""
 
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -76,6 +81,15 @@ class TextCodec:
             )
         return ids
 
+    def spell(self, token_id: int) -> bytes:
+        """The bytes that a token stands for, a special one's name among them; none for an id that has no token.
+
+        Half a character's bytes are exact where the vocabulary tells them; elsewhere they are those of U+FFFD.
+        """
+        if self._bytes is not None:
+            return self._bytes.table[token_id] if 0 <= token_id < len(self._bytes.table) else b""
+        return self._decode([token_id]).encode("utf-8", "replace")
+
     def build_detokenizer(self) -> Detokenizer:
         """A fresh decoder for one sequence."""
         if self._bytes is None:
@@ -86,10 +100,11 @@ class TextCodec:
         if not self._tokenizer.has_chat_template:
             raise InvalidRequest("The served model has no chat template, so it cannot take chat messages.")
         try:
-            # Thinking is switched off where a template can: nothing here tells thoughts and answer apart yet.
-            rendered = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False
-            )
+            with limit_template(RENDER_S, _build_loop_error):
+                # Thinking is switched off where a template can: nothing here tells thoughts and answer apart yet.
+                rendered = self._tokenizer.apply_chat_template(
+                    list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False
+                )
         except _TEMPLATE_FAULTS as fault:
             reason = " ".join(str(fault).split())[:300] or type(fault).__name__
             raise InvalidRequest(
@@ -132,6 +147,14 @@ def load_text_codec(folder: Path) -> TextCodec:
         raise CheckpointInvalid(f"The tokenizer in {folder} has no vocabulary (is tokenizer.json missing?).")
     stop_ids = {*_eos_ids(config), *_eos_ids(generation), *tokenizer.eos_token_ids}
     return TextCodec(tokenizer, frozenset(stop_ids), _vocab_size(config) or len(tokenizer))
+
+
+def _build_loop_error() -> InvalidRequest:
+    return InvalidRequest(
+        f"The model's chat template made no prompt of these messages in {RENDER_S:g} s of work; it may loop. Send "
+        "fewer messages, or have the operator look at the template.",
+        param="messages",
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypercorn.asyncio import serve
-from hypercorn.config import Config
 from quart import Quart
 from quart.typing import TestClientProtocol
 
+from server import http_server
 from server.admission.slots import Admission
 from server.api.app import build_app
 from server.api.services import Services
@@ -32,8 +32,10 @@ from server.events import (
     Refused,
     SequenceEnded,
     StreamEnded,
+    TokenLogprob,
     TokensEmitted,
 )
+from server.http_server import serve_http
 from server.policy import LimitValue, Policy, apply_changes, validate_policy
 from server.snapshot import ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
@@ -59,6 +61,9 @@ class ByteCodec(TextCodec):
         if "template, refuse" in text:
             raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
         return list(text.encode())
+
+    def spell(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b"<end>"
 
     def build_detokenizer(self) -> Detokenizer:
         return ByteDetokenizer([bytes([n]) for n in range(256)] + [b""], self.stop_ids)
@@ -98,7 +103,14 @@ class FakeEngine:
 
     def say(self, request_id: str, text: str | bytes) -> None:
         data = text.encode() if isinstance(text, str) else text
-        self.deliver(TokensEmitted(request_id, tuple(data), asyncio.get_running_loop().time()))
+        asked = self.requests[request_id].top_logprobs
+        scores = () if asked is None else tuple(self._score(token_id, asked) for token_id in data)
+        self.deliver(TokensEmitted(request_id, tuple(data), asyncio.get_running_loop().time(), logprobs=scores))
+
+    @staticmethod
+    def _score(token_id: int, top: int) -> TokenLogprob:
+        """Each token is its own best, the end the next best and impossible; then nothing more."""
+        return TokenLogprob(-token_id / 1000, ((token_id, -token_id / 1000), (STOP_ID, -math.inf))[:top])
 
     def end(self, request_id: str, outcome: Outcome, error: str | None = None) -> None:
         if self.open.pop(request_id, None) is not None:
@@ -124,7 +136,9 @@ def speak(*pieces: str | bytes, outcome: Outcome = "stop") -> Script:
         for piece in pieces:
             engine.say(request.id, piece)
         if outcome == "stop":
-            engine.deliver(TokensEmitted(request.id, (STOP_ID,), 0.0))
+            asked = request.top_logprobs
+            scores = () if asked is None else (TokenLogprob(-0.256),)
+            engine.deliver(TokensEmitted(request.id, (STOP_ID,), 0.0, logprobs=scores))
         engine.end(request.id, outcome)
 
     return run
@@ -268,21 +282,15 @@ def chat_body_fixture() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-async def port(rig: Rig, caplog: pytest.LogCaptureFixture) -> AsyncIterator[int]:
+async def port(rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """The application at a free port of the real server; its log must stay free of errors, whatever clients do."""
+    monkeypatch.setattr(http_server, "GRACEFUL_S", 0.2)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
-    listener.setblocking(False)
     number: int = listener.getsockname()[1]
-    config = Config()
-    config.bind = [f"fd://{listener.detach()}"]
-    config.accesslog = None
-    config.errorlog = logging.getLogger("hypercorn.error")
-    config.include_server_header = False
-    config.graceful_timeout = 0.2
     over = asyncio.Event()
-    server = asyncio.create_task(serve(rig.app, config, shutdown_trigger=over.wait, mode="asgi"))
+    server = asyncio.create_task(serve_http(rig.app, listener, over.wait))
     yield number
     over.set()
     await asyncio.wait_for(server, 10)

@@ -52,7 +52,10 @@ CASES: dict[str, tuple[bytes, int, str, str | None]] = {
     "tools_str": (body(tools="x"), 400, "unsupported_parameter", "tools"),
     "stream_str": (body(stream="yes"), 400, "invalid_request", "stream"),
     "resp_format_bad": (body(response_format={"type": "nonsense"}), 400, "unsupported_parameter", "response_format"),
-    "logprobs_5": (body(logprobs=5), 400, "unsupported_parameter", "logprobs"),
+    "logprobs_5": (body(logprobs=5), 400, "invalid_request", "logprobs"),
+    "top_logprobs_alone": (body(top_logprobs=5), 400, "invalid_request", "top_logprobs"),
+    "penalty_out_of_range": (body(frequency_penalty=-2.5), 400, "invalid_request", "frequency_penalty"),
+    "logit_bias_too_strong": (body(logit_bias={"5": 101}), 400, "invalid_request", "logit_bias"),
     "seed_huge": (body(seed=2**70), 400, "invalid_request", "seed"),
     "lone_surrogate": (
         b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
@@ -67,7 +70,7 @@ CASES: dict[str, tuple[bytes, int, str, str | None]] = {
         "context_length_exceeded",
         "messages",
     ),
-    "logit_bias_out_of_range": (body(logit_bias={"99999999": 5}), 400, "unsupported_parameter", "logit_bias"),
+    "logit_bias_out_of_range": (body(logit_bias={"99999999": 5}), 400, "invalid_request", "logit_bias"),
     "top_k_over_vocabulary": (body(top_k=10**9, temperature=1), 400, "invalid_request", "top_k"),
     "deep_nesting": (b'{"messages": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "invalid_request", None),
 }

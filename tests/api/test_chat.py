@@ -62,6 +62,19 @@ async def test_what_was_asked_reaches_the_engine(rig: Any, chat_body: Any, speak
     assert json.loads(await answer.get_data())["choices"][0]["finish_reason"] == "length"
 
 
+async def test_penalties_bias_and_logprobs_reach_the_engine(rig: Any, chat_body: Any, speak: Any) -> None:
+    rig.engine.script = speak("x")
+    asked = {"frequency_penalty": 1, "presence_penalty": -1, "repeat_penalty": 1.5, "logit_bias": {"7": 5}}
+    await rig.post(chat_body(**asked, logprobs=True, top_logprobs=3))
+    await rig.post(chat_body())
+    asking, plain = rig.engine.requests.values()
+    assert asking.sampling == Sampling(
+        frequency_penalty=1.0, presence_penalty=-1.0, repetition_penalty=1.5, logit_bias=((7, 5.0),)
+    )
+    assert asking.top_logprobs == 3
+    assert (plain.sampling, plain.top_logprobs) == (Sampling(), None)
+
+
 async def test_without_an_output_limit_the_rest_of_the_context_is_used(rig: Any, chat_body: Any, speak: Any) -> None:
     rig.engine.script = speak("x")
     await rig.post(chat_body("abc"))
@@ -94,6 +107,7 @@ async def test_a_stop_string_ends_the_answer_and_the_work(rig: Any, chat_body: A
         ({"messages": []}, 400, "invalid_request", "messages"),
         ({"tools": [{"type": "function"}]}, 400, "unsupported_parameter", "tools"),
         ({"top_k": 258}, 400, "invalid_request", "top_k"),
+        ({"logit_bias": {"257": 1}}, 400, "invalid_request", "logit_bias"),
         ({"max_tokens": 10**9}, 400, "invalid_request", "max_tokens"),
         (
             {"messages": [{"role": "user", "content": "x" * 4096}]},
@@ -286,6 +300,18 @@ async def test_a_row_shows_who_asked_and_what_for(rig: Any, chat_body: Any) -> N
     assert not row.streaming
     rig.engine.end(rig.engine.only, "stop")
     await task
+
+
+@pytest.mark.parametrize(
+    ("headers", "priority"),
+    [({}, 0), ({"x-session-id": "s1"}, 0), ({"x-session-id": "s2", "x-parent-session-id": "s1"}, 1)],
+)
+async def test_a_childs_prompt_yields_to_a_parents(
+    rig: Any, chat_body: Any, speak: Any, headers: dict[str, str], priority: int
+) -> None:
+    rig.engine.script = speak("x")
+    await rig.post(chat_body("hello"), headers)
+    assert [request.priority for request in rig.engine.requests.values()] == [priority]
 
 
 async def test_two_at_once_keep_their_own_parameters(rig: Any, chat_body: Any, speak: Any) -> None:

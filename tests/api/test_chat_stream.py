@@ -82,6 +82,28 @@ async def test_the_pieces_together_are_the_whole_answer(
     assert "\ufffd" not in text_of(events)
 
 
+@pytest.mark.parametrize("stop", [None, ["rld"], ["never"]])
+async def test_logprobs_come_with_the_pieces_that_their_tokens_are_in(
+    rig: Any, chat_body: Any, speak: Any, stop: Any
+) -> None:
+    data = "Příliš 日本 wörld 👋".encode()
+    rig.engine.script = speak(*(bytes([byte]) for byte in data))
+    body = chat_body(stop=stop, logprobs=True, top_logprobs=2)
+    events = await stream(rig, body)
+    choices = [event["choices"][0] for event in events[:-1]]
+    for choice in choices:
+        content = choice["delta"].get("content")
+        if content:
+            spelled = bytes(byte for entry in choice["logprobs"]["content"] for byte in entry["bytes"])
+            assert spelled.decode() == content
+        else:
+            assert choice["logprobs"] is None
+    whole = json.loads(await (await rig.post(body)).get_data())["choices"][0]["logprobs"]
+    streamed = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert streamed == whole["content"]
+    assert len(streamed) > 10
+
+
 async def test_a_stop_string_over_several_tokens_never_leaks(rig: Any, chat_body: Any, speak: Any) -> None:
     rig.engine.script = speak(*(f"{letter}" for letter in "alpha beta gamma delta"))
     events = await stream(rig, chat_body(stop=["beta gamma"]))

@@ -53,6 +53,34 @@ async def test_it_streams_with_comments_in_between_and_usage_at_the_end(rig: Any
     assert usages == 1
 
 
+async def test_it_reads_logprobs_whole_and_streamed(client: openai.AsyncOpenAI, rig: Any, speak: Any) -> None:
+    rig.engine.script = speak("Hě", "y")
+    asked: Any = {
+        "model": "nano",
+        "messages": [{"role": "user", "content": "hi"}],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.5,
+        "logit_bias": {"5": -100},
+        "extra_body": {"repetition_penalty": 1.1},
+    }
+    whole = (await client.chat.completions.create(**asked)).choices[0].logprobs
+    assert whole is not None
+    assert whole.content is not None
+    assert bytes(byte for entry in whole.content for byte in entry.bytes or []).decode() == "Hěy"
+    assert [len(entry.top_logprobs) for entry in whole.content] == [2] * 4
+    assert whole.content[0].top_logprobs[1].logprob == -9999.0
+    streamed = [
+        entry
+        async for chunk in await client.chat.completions.create(**asked, stream=True)
+        for choice in chunk.choices
+        if choice.logprobs
+        for entry in choice.logprobs.content or []
+    ]
+    assert [entry.model_dump() for entry in streamed] == [entry.model_dump() for entry in whole.content]
+
+
 async def test_a_refusal_is_raised_at_once_in_words_that_a_person_understands(
     rig: Any, client: openai.AsyncOpenAI, speak: Any
 ) -> None:
@@ -74,6 +102,8 @@ async def test_faults_have_the_clients_own_classes(rig: Any, client: openai.Asyn
         await client.chat.completions.create(model="gpt-4o", messages=messages)
     with pytest.raises(openai.BadRequestError, match="temperature"):
         await client.chat.completions.create(model="nano", messages=messages, temperature=9)
+    with pytest.raises(openai.BadRequestError, match="top_logprobs"):
+        await client.chat.completions.create(model="nano", messages=messages, top_logprobs=2)
     rig.set_policy(server__api_key="k")
     with pytest.raises(openai.AuthenticationError):
         await client.models.list()

@@ -4,9 +4,17 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from server.api.reply import Reply, Usage
+from server.api.reply import Piece, Reply, Usage
 from server.errors import StreamStopped
-from server.events import EngineEvent, Outcome, PrefillAdvanced, SequenceEnded, StepDone, TokensEmitted
+from server.events import (
+    EngineEvent,
+    Outcome,
+    PrefillAdvanced,
+    SequenceEnded,
+    StepDone,
+    TokenLogprob,
+    TokensEmitted,
+)
 from server.text.detokenizer import ByteDetokenizer
 
 EOS = 256
@@ -27,7 +35,7 @@ def ended(outcome: Outcome) -> SequenceEnded:
 def run(reply: Reply, events: Iterable[EngineEvent]) -> str:
     shown = ""
     for event in events:
-        shown += reply.fold(event)
+        shown += reply.fold(event).text
         if reply.finish_reason is not None:
             break
     return shown
@@ -87,4 +95,69 @@ def test_an_end_that_somebody_else_made_is_no_answer() -> None:
 
 
 def test_other_events_add_nothing() -> None:
-    assert build_reply().fold(StepDone(0.0, 0.1, 0, 1, 1)) == ""
+    assert build_reply().fold(StepDone(0.0, 0.1, 0, 1, 1)) == Piece()
+
+
+def test_tokens_that_another_sequence_had_are_cached_ones() -> None:
+    reply = build_reply()
+    run(reply, [PrefillAdvanced("r", 10, 10, 0.1), PrefillAdvanced("r", 90, 0, 0.0, 80), ended("stop")])
+    assert reply.usage.cached_tokens == 80
+
+
+def scored(text: bytes) -> TokensEmitted:
+    """Each byte a token, with its own number as its score."""
+    return TokensEmitted("r", tuple(text), 0.0, logprobs=tuple(TokenLogprob(-float(byte)) for byte in text))
+
+
+def pieces_of(reply: Reply, events: Iterable[EngineEvent]) -> list[tuple[str, bytes]]:
+    """Each piece that shows something, with the tokens whose scores came with it."""
+    pieces = [reply.fold(event) for event in events]
+    assert all(entry.score.logprob == -entry.token_id for piece in pieces for entry in piece.scores)
+    return [(piece.text, bytes(entry.token_id for entry in piece.scores)) for piece in pieces if piece.text]
+
+
+def test_scores_come_with_the_text_of_their_tokens() -> None:
+    assert pieces_of(build_reply(), [scored(b"a"), scored(b"bc"), ended("length")]) == [("a", b"a"), ("bc", b"bc")]
+
+
+def test_the_scores_of_a_characters_parts_come_together_with_it() -> None:
+    letter = "ě".encode()
+    events = [scored(b"a" + letter[:1]), scored(letter[1:]), scored(letter[:1]), ended("length")]
+    assert pieces_of(build_reply(), events) == [("a", b"a"), ("ě", letter)]
+
+
+def test_scores_of_held_back_text_wait_with_it() -> None:
+    events = [scored(b"a <"), scored(b"/en"), scored(b"!"), scored(b"<"), ended("length")]
+    assert pieces_of(build_reply("</end>"), events) == [("a ", b"a "), ("</en!", b"</en!"), ("<", b"<")]
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_scores_of_text_that_a_stop_string_cut_off_are_never_shown(size: int) -> None:
+    data = b"alpha beta gamma delta"
+    reply = build_reply("beta gamma")
+    events: list[EngineEvent] = []
+    for at in range(0, len(data), size):
+        events.append(scored(data[at : at + size]))
+        if at + size >= len(b"alpha beta gamma"):
+            break
+    shown = pieces_of(reply, events)
+    assert b"".join(tokens for _, tokens in shown) == b"alpha "
+    assert reply.finish_reason == "stop"
+
+
+def test_a_token_that_is_cut_in_its_middle_is_shown_with_its_score() -> None:
+    words = [b"one", b" two|", b"three"]
+    reply = Reply(ByteDetokenizer(words, frozenset()), ["|"], prompt_tokens=1)
+    piece = reply.fold(TokensEmitted("r", (0, 1, 2), 0.0, logprobs=(TokenLogprob(-1.0),) * 3))
+    assert piece.text == "one two"
+    assert [entry.token_id for entry in piece.scores] == [0, 1]
+
+
+def test_special_tokens_have_no_score_wherever_they_stand() -> None:
+    ids = (EOS, *b"ab", EOS)
+    event = TokensEmitted("r", ids, 0.0, logprobs=tuple(TokenLogprob(-float(number)) for number in ids))
+    assert pieces_of(build_reply(), [event, ended("stop")]) == [("ab", b"ab")]
+
+
+def test_without_scores_there_are_none() -> None:
+    assert build_reply().fold(tokens(*b"ab")) == Piece("ab")

@@ -22,6 +22,18 @@ async def test_waiting_frames_are_taken_together_and_in_order() -> None:
     assert outbox.unread_bytes == 0
 
 
+async def test_how_long_the_oldest_frame_waits_is_known() -> None:
+    outbox = Outbox(10)
+    assert outbox.unread_s == 0
+    outbox.put(b"a")
+    await asyncio.sleep(0.03)
+    outbox.put(b"b")
+    assert 0.03 <= outbox.unread_s < 5
+    outbox.close()
+    assert [frame async for frame in outbox.take()] == [b"ab"]
+    assert outbox.unread_s == 0
+
+
 async def test_a_taker_waits_for_frames_and_ends_at_the_close() -> None:
     outbox, taken = Outbox(10), list[bytes]()
 

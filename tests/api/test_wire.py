@@ -114,6 +114,20 @@ def test_a_byte_order_mark_and_repeated_keys_are_fine() -> None:
         ({"seed": 2**70}, "seed", ["9223372036854775807", "a huge number was given"]),
         ({"seed": -1}, "seed", ["from 0"]),
         ({"seed": "x"}, "seed", ["whole number"]),
+        ({"frequency_penalty": 2.1}, "frequency_penalty", ["from -2 to 2", "2.1 was given"]),
+        ({"frequency_penalty": "much"}, "frequency_penalty", ["a number", '"much" was given']),
+        ({"presence_penalty": -2.1}, "presence_penalty", ["from -2 to 2"]),
+        ({"presence_penalty": False}, "presence_penalty", ["a number"]),
+        ({"repetition_penalty": 0}, "repetition_penalty", ["above 0 and at most 2", "0 was given"]),
+        ({"repetition_penalty": 2.1}, "repetition_penalty", ["above 0 and at most 2"]),
+        ({"repeat_penalty": -1}, "repeat_penalty", ["above 0 and at most 2"]),
+        ({"logit_bias": [5]}, "logit_bias", ["an object from token ids", "a list was given"]),
+        ({"logprobs": 5}, "logprobs", ["true or false", "5 was given"]),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", ["from 0 to 20", "21 was given"]),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs", ["from 0 to 20"]),
+        ({"logprobs": True, "top_logprobs": False}, "top_logprobs", ["a whole number"]),
+        ({"top_logprobs": 5}, "top_logprobs", ["`logprobs`: true", "5 was given", "leave `top_logprobs` out"]),
+        ({"logprobs": False, "top_logprobs": 5}, "top_logprobs", ["`logprobs`: true"]),
         ({"stop": 5}, "stop", ["a string or a list"]),
         ({"stop": ["a", 5]}, "stop[1]", ["a string"]),
         ({"stop": ""}, "stop", ["1 to 512"]),
@@ -146,13 +160,6 @@ ASKING: dict[str, list[Any]] = {
     "functions": [[{"name": "f"}]],
     "function_call": [{"name": "f"}],
     "response_format": [{"type": "json_object"}, {"type": "json_schema"}, "json", {"type": "nonsense"}],
-    "logprobs": [True, 5, 1],
-    "top_logprobs": [5, False],
-    "logit_bias": [{"99999999": 5}, []],
-    "presence_penalty": [0.5, 2, False],
-    "frequency_penalty": [-1],
-    "repetition_penalty": [1.1, 0, True],
-    "repeat_penalty": [1.2],
     "reasoning_effort": ["low", "high"],
     "reasoning": [{"effort": "high"}],
     "thinking": [{"type": "enabled"}, True],
@@ -182,12 +189,6 @@ NEUTRAL: dict[str, list[Any]] = {
     "tool_choice": ["none", "auto"],
     "functions": [[]],
     "response_format": [{"type": "text"}],
-    "logprobs": [False],
-    "top_logprobs": [0],
-    "logit_bias": [{}],
-    "presence_penalty": [0, 0.0],
-    "frequency_penalty": [0],
-    "repetition_penalty": [1, 1.0],
     "reasoning_effort": ["none"],
     "chat_template_kwargs": [{}, {"enable_thinking": False}],
     "modalities": [["text"]],
@@ -242,6 +243,34 @@ def test_sampling_takes_what_was_said_and_openais_defaults() -> None:
     said = decode(temperature=0, top_p=0.5, top_k=100, min_p=0.1, seed=2**63 - 1)
     assert said.build_sampling(100) == Sampling(0.0, 0.5, 100, 0.1, 2**63 - 1)
     assert decode(top_k=-1).build_sampling(100).top_k == 0
+
+
+def test_penalties_and_bias_reach_the_sampling() -> None:
+    said = decode(frequency_penalty=-2, presence_penalty=0.5, repetition_penalty=1.1, logit_bias={"99": 100, "5": -0.5})
+    assert said.build_sampling(100) == Sampling(
+        frequency_penalty=-2.0,
+        presence_penalty=0.5,
+        repetition_penalty=1.1,
+        logit_bias=((5, -0.5), (99, 100.0)),
+    )
+
+
+def test_the_repetition_penalty_has_a_second_name_that_yields() -> None:
+    assert decode(repeat_penalty=1.2).build_sampling(100).repetition_penalty == 1.2
+    assert decode(repeat_penalty=1.2, repetition_penalty=0.9).build_sampling(100).repetition_penalty == 0.9
+
+
+def test_what_asks_for_no_penalty_bias_or_score_changes_nothing() -> None:
+    neutral = decode(
+        frequency_penalty=0, presence_penalty=0.0, repetition_penalty=1, logit_bias={}, logprobs=False, top_logprobs=0
+    )
+    assert neutral.build_sampling(100) == Sampling()
+    assert neutral.wanted_logprobs is None
+
+
+@pytest.mark.parametrize(("fields", "wanted"), [({}, 0), ({"top_logprobs": 0}, 0), ({"top_logprobs": 20}, 20)])
+def test_logprobs_come_alone_or_with_alternatives(fields: dict[str, Any], wanted: int) -> None:
+    assert decode(logprobs=True, **fields).wanted_logprobs == wanted
 
 
 @pytest.mark.parametrize("top_k", [101, 10**9, 2**70])

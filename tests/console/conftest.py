@@ -16,7 +16,7 @@ from textual.app import App
 from console.app import HomebaseApp
 from console.themes import load_themes
 from server.errors import PolicyConflict
-from server.events import AnyNotice, NumberedNotice, Refused
+from server.events import AnyNotice, NumberedNotice, Refused, StepCost
 from server.policy import LimitValue, Policy, apply_changes, list_limits, read_limit, validate_policy
 from server.policy_store import PolicyDraft, PolicyState
 from server.snapshot import (
@@ -149,6 +149,11 @@ class Samples:
             age_s=22.4,
             idle_s=0.02,
             streaming=True,
+            mtp="on",
+            draft_depth=3,
+            acceptance_ratio=0.74,
+            acceptance_by_depth=(0.88, 0.74, 0.61),
+            tokens_per_step=2.6,
             decode_history_tps=tuple(round(52 + 7 * abs((i % 9) - 4) / 4 + i % 3, 1) for i in range(22)),
         )
         return msgspec.structs.replace(base, **fields)
@@ -172,6 +177,10 @@ class Samples:
             age_s=10.4,
             idle_s=0.4,
             decode_history_tps=(),
+            draft_depth=None,
+            acceptance_ratio=None,
+            acceptance_by_depth=(),
+            tokens_per_step=None,
         )
         return msgspec.structs.replace(child, **fields)
 
@@ -228,7 +237,7 @@ class Samples:
             context_limit_tokens=262_144,
             effective_context_limit_tokens=131_072,
             device="Apple M5 Max",
-            mtp="off: one stream at a time is drafted in a later version",
+            mtp="auto: as deep as pays, stream by stream",
             embedded=False,
             load_s=11.2,
         )
@@ -292,6 +301,10 @@ class Samples:
                 step_s=0.017 if open_streams else None,
                 step_age_s=0.01 if open_streams else None,
                 error=None,
+                tokens_per_step=2.6 if open_streams else None,
+                cost=StepCost(step_s=0.011, row_s=0.0004, error_ratio=0.06, steps=90_412)
+                if open_streams
+                else StepCost(),
             ),
         )
         return msgspec.structs.replace(base, **fields)

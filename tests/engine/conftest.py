@@ -12,7 +12,9 @@ import pytest
 
 from server.engine.engine import Engine
 from server.engine.request import EngineRequest, Sampling
+from server.engine.step import StepRunner
 from server.events import (
+    DraftingChanged,
     EngineEvent,
     MemorySampled,
     PrefillAdvanced,
@@ -20,7 +22,7 @@ from server.events import (
     StepDone,
     TokensEmitted,
 )
-from server.models.cache import ModelFacts, Segment
+from server.models.cache import DraftForward, DraftSegment, Forward, ModelFacts, Segment
 from server.policy import EnginePolicy
 
 VOCAB = 61
@@ -33,6 +35,8 @@ class HashState:
     def __init__(self, ballast_floats: int) -> None:
         self.history = mx.zeros((0,), mx.uint32)
         self.ids: list[int] = []
+        self.forwards = 0
+        self.newest_rows = "none"
         self.ballast = mx.ones((ballast_floats,))
         mx.eval(self.ballast)
 
@@ -45,14 +49,90 @@ class HashState:
         return self.history.nbytes + self.ballast.nbytes
 
     def checkpoint(self) -> object:
-        return (self.history, list(self.ids))
+        return (self.history, len(self.ids), self.forwards)
 
-    def rollback(self, checkpoint: object) -> None:
+    def rollback(self, checkpoint: object, keep_tokens: int = 0) -> None:
         assert isinstance(checkpoint, tuple)
-        self.history, self.ids = checkpoint
+        history, offset, forwards = checkpoint
+        if keep_tokens:
+            assert self.forwards == forwards + 1, "tokens can be kept of one forward only"
+            assert self.newest_rows == "all" or offset + keep_tokens == self.offset
+            self.history = self.history[: offset + keep_tokens]
+        else:
+            self.history = history
+        assert offset + keep_tokens <= self.offset
+        del self.ids[offset + keep_tokens :]
+
+    def fork(self) -> HashState:
+        fork = HashState(self.ballast.size)
+        fork.history, fork.ids, fork.forwards = self.history, [*self.ids], self.forwards
+        return fork
 
     def arrays(self) -> list[mx.array]:
         return [self.history, self.ballast]
+
+
+KEYS = mx.arange(1, CONTEXT_LIMIT + 1, dtype=mx.uint32) * mx.array(2654435761, mx.uint32)
+WEIGHTS = KEYS | mx.array(1, mx.uint32)  # (S,) odd, so that every position counts
+SPREAD = mx.arange(1, VOCAB + 1, dtype=mx.uint32) * mx.array(40503, mx.uint32)  # (V,)
+mx.eval(WEIGHTS, SPREAD)  # here: other threads may not evaluate what this one began
+
+
+def digest_logits(digests: mx.array) -> mx.array:
+    """(T,) digests of whole histories to (T, V) logits."""
+    hashed = ((digests ^ (digests >> 7))[:, None] * SPREAD) >> 9
+    return (hashed % 1000).astype(mx.float32) / 100
+
+
+def pack_stream(digests: mx.array, first: int) -> mx.array:
+    """(T,) digests and the position of the first as a stream (T, 1, 3), exact in float32."""
+    positions = mx.arange(first, first + digests.shape[0], dtype=mx.uint32)
+    return mx.stack([digests >> 16, digests & 0xFFFF, positions], axis=-1).astype(mx.float32)[:, None, :]
+
+
+class HashHead:
+    """Knows what HashModel knows, and guesses wrong for one history in `wrong_one_in` (0: never, 1: always).
+
+    Every row's position is checked against the length of its state, so a row too many, too few or out of turn is a
+    fault. `before` may raise. `calls` records the rows of each segment of each call.
+    """
+
+    def __init__(self, wrong_one_in: int = 3) -> None:
+        self.wrong_one_in = wrong_one_in
+        self.before: Callable[[list[int]], None] = lambda ids: None
+        self.calls: list[list[int]] = []
+        self.states: list[HashState] = []
+
+    def build_state(self) -> HashState:
+        self.states.append(HashState(16))
+        return self.states[-1]
+
+    def forward(self, segments: Sequence[DraftSegment]) -> DraftForward:
+        self.calls.append([segment.streams.shape[0] for segment in segments])
+        passed = [self._forward_one(segment) for segment in segments]
+        return DraftForward(tuple(logits for logits, _ in passed), tuple(stream for _, stream in passed))
+
+    def _forward_one(self, segment: DraftSegment) -> tuple[mx.array | None, mx.array]:
+        state, stream = segment.state, segment.streams.astype(mx.uint32)
+        assert isinstance(state, HashState)
+        tokens = mx.array(segment.token_ids, mx.uint32)  # (T,)
+        assert stream.shape == (tokens.shape[0], 1, 3)
+        first = state.offset
+        assert stream[:, 0, 2].tolist() == list(range(first, first + tokens.shape[0])), "rows out of turn"
+        state.forwards += 1
+        state.ids.extend(tokens.tolist())  # type: ignore[arg-type]
+        self.before(state.ids)
+        state.history = mx.concatenate([state.history, tokens])
+        digests = (stream[:, 0, 0] << 16) + stream[:, 0, 1]
+        ahead = (digests + (tokens + 1) * WEIGHTS[first + 1 : first + 1 + tokens.shape[0]])[-1:]  # (1,)
+        if not segment.wants_logits:
+            return None, pack_stream(ahead, first + tokens.shape[0])
+        logits = digest_logits(ahead)
+        wrong = (ahead >> 11) % max(1, self.wrong_one_in) == 0
+        if self.wrong_one_in:
+            shifted = mx.concatenate([logits[:, 1:], logits[:, :1]], axis=-1)
+            logits = mx.where(wrong[:, None], shifted, logits)
+        return logits, pack_stream(ahead, first + tokens.shape[0])
 
 
 class HashModel:
@@ -69,31 +149,41 @@ class HashModel:
         self.on_build_state: Callable[[], None] = lambda: None
         self.ballast_floats = 16
         self.forwards: list[tuple[int, int]] = []
+        self.passes: list[list[int]] = []
+        """Lengths of the segments of each forward."""
         self.states_built = 0
-        keys = mx.arange(1, CONTEXT_LIMIT + 1, dtype=mx.uint32) * mx.array(2654435761, mx.uint32)
-        self._weights = keys | mx.array(1, mx.uint32)  # (S,) odd, so that every position counts
-        self._spread = mx.arange(1, VOCAB + 1, dtype=mx.uint32) * mx.array(40503, mx.uint32)  # (V,)
+        self.mtp: HashHead | None = None
 
     def build_state(self) -> HashState:
         self.on_build_state()
         self.states_built += 1
         return HashState(self.ballast_floats)
 
-    def forward(self, segments: Sequence[Segment]) -> mx.array:
-        return mx.stack([self._forward_one(segment) for segment in segments])
+    def forward(self, segments: Sequence[Segment]) -> Forward:
+        self.passes.append([len(segment.token_ids) for segment in segments])
+        passed = [self._forward_one(segment) for segment in segments]
+        streams = tuple(stream for _, stream in passed) if self.mtp else ()
+        return Forward(tuple(logits for logits, _ in passed), streams)
 
-    def _forward_one(self, segment: Segment) -> mx.array:
-        state = segment.state
+    def _forward_one(self, segment: Segment) -> tuple[mx.array | None, mx.array]:
+        state, first = segment.state, segment.state.offset
         assert isinstance(state, HashState)
-        state.ids.extend(segment.token_ids)
+        state.forwards, state.newest_rows = state.forwards + 1, segment.rows
+        spoiled: list[float | None] = []
+        for token in segment.token_ids:
+            state.ids.append(token)
+            spoiled.append(self.spoil(state.ids))
         self.forwards.append((state.ids[0], len(segment.token_ids)))
         self.before(state.ids)
         state.history = mx.concatenate([state.history, mx.array(segment.token_ids, mx.uint32)])  # (S,)
-        digest = ((state.history + 1) * self._weights[: state.offset]).sum()  # wraps at 2**32, on purpose
-        hashed = ((digest ^ (digest >> 7)) * self._spread) >> 9  # (V,)
-        logits = (hashed % 1000).astype(mx.float32) / 100
-        spoiled = self.spoil(state.ids)
-        return logits if spoiled is None else mx.full((VOCAB,), spoiled)
+        terms = (state.history + 1) * WEIGHTS[: state.offset]
+        digests = mx.cumsum(terms)[first:]  # (T,) wraps at 2**32, on purpose
+        stream = pack_stream(digests, first)
+        logits = digest_logits(digests)
+        logits = mx.stack(
+            [row if value is None else mx.full((VOCAB,), value) for row, value in zip(logits, spoiled, strict=True)]
+        )
+        return {"none": None, "last": logits[-1:], "all": logits}[segment.rows], stream
 
 
 class Rig:
@@ -102,6 +192,7 @@ class Rig:
     def __init__(self) -> None:
         self.policy = EnginePolicy(prefill_chunk_tokens=8)
         self.prepare: Callable[[HashModel], None] = lambda model: None
+        self.model_maker: Callable[[], HashModel] = HashModel
         self.on_deliver: Callable[[tuple[EngineEvent, ...]], None] = lambda events: None
         self.deliveries: list[tuple[EngineEvent, ...]] = []
         self.delivering_threads: set[str] = set()
@@ -109,7 +200,7 @@ class Rig:
         self.engine = Engine(self._build, self._deliver, lambda: self.policy)
 
     def _build(self) -> HashModel:
-        self.model = HashModel()
+        self.model = self.model_maker()
         self.prepare(self.model)
         return self.model
 
@@ -182,6 +273,21 @@ def rig() -> Iterator[Rig]:
     gc.unfreeze()
 
 
+MtpModelMaker = Callable[[int | None], HashModel]
+
+
+@pytest.fixture
+def mtp_model() -> MtpModelMaker:
+    """Builds a model with a head that guesses wrong for one history in so many; without a head for None."""
+
+    def build(wrong_one_in: int | None) -> HashModel:
+        model = HashModel()
+        model.mtp = None if wrong_one_in is None else HashHead(wrong_one_in)
+        return model
+
+    return build
+
+
 RequestMaker = Callable[..., EngineRequest]
 
 
@@ -195,11 +301,68 @@ def ask() -> RequestMaker:
         max_tokens: int = 6,
         sampling: Sampling | None = None,
         stop_ids: frozenset[int] = frozenset(),
+        top_logprobs: int | None = None,
     ) -> EngineRequest:
         if isinstance(prompt, int):
             start = sum(request_id.encode()) % VOCAB
             prompt = tuple((start + 7 * position) % VOCAB for position in range(prompt))
-        return EngineRequest(request_id, prompt, max_tokens, sampling or Sampling(temperature=0), stop_ids)
+        sampling = sampling or Sampling(temperature=0)
+        return EngineRequest(request_id, prompt, max_tokens, sampling, stop_ids, top_logprobs=top_logprobs)
+
+    return build
+
+
+class Table:
+    """Steps run by hand: what a request got, step by step."""
+
+    def __init__(self, model: HashModel, policy: EnginePolicy) -> None:
+        self.model, self.policy = model, policy
+        self.runner = StepRunner(model)
+        self.events: list[EngineEvent] = []
+
+    def add(self, request: EngineRequest) -> None:
+        self.events.extend(self.runner.add(request))
+
+    def step(self) -> tuple[EngineEvent, ...]:
+        events = self.runner.run_step(self.policy)
+        self.events.extend(events)
+        return events
+
+    def finish(self) -> None:
+        while not self.runner.idle:
+            self.step()
+
+    def run(self, *requests: EngineRequest) -> dict[str, list[int]]:
+        """Add all at once and run to the end of the last; their tokens by id."""
+        for request in requests:
+            self.add(request)
+        self.finish()
+        return {request.id: self.tokens(request.id) for request in requests}
+
+    def tokens(self, request_id: str) -> list[int]:
+        emitted = [e for e in self.events if isinstance(e, TokensEmitted) and e.request_id == request_id]
+        return [token for event in emitted for token in event.token_ids]
+
+    def emissions(self, request_id: str) -> list[TokensEmitted]:
+        return [e for e in self.events if isinstance(e, TokensEmitted) and e.request_id == request_id]
+
+    def end(self, request_id: str) -> SequenceEnded:
+        (end,) = [e for e in self.events if isinstance(e, SequenceEnded) and e.request_id == request_id]
+        return end
+
+    def states(self, request_id: str) -> list[str]:
+        return [e.state for e in self.events if isinstance(e, DraftingChanged) and e.request_id == request_id]
+
+
+TableMaker = Callable[..., "Table"]
+
+
+@pytest.fixture
+def table(mtp_model: MtpModelMaker) -> TableMaker:
+    """Builds steps run by hand on a model with a head; see `mtp_model`."""
+
+    def build(mtp: object = "auto", wrong_one_in: int | None = 3, chunk: int = 8) -> Table:
+        return Table(mtp_model(wrong_one_in), EnginePolicy(prefill_chunk_tokens=chunk, mtp=mtp))  # type: ignore[arg-type]
 
     return build
 

@@ -18,6 +18,7 @@ from server.events import (
     Outcome,
     PrefillAdvanced,
     SequenceEnded,
+    TokenLogprob,
     TokensEmitted,
 )
 
@@ -103,6 +104,17 @@ async def test_what_a_slow_reader_missed_is_merged(desk: Desk) -> None:
         TokensEmitted("a", (1, 2, 3), 4.0),
         ended("length"),
     ]
+
+
+async def test_merging_keeps_every_logprob_and_what_was_not_computed(desk: Desk) -> None:
+    generation = desk.open()
+    desk.receive(PrefillAdvanced("a", 64, 0, 0.0, cached_tokens=64), PrefillAdvanced("a", 72, 8, 0.5, cached_tokens=64))
+    one, two, three = (TokenLogprob(-0.5 * number, ((number, -0.25),)) for number in range(3))
+    desk.receive(TokensEmitted("a", (1,), 1.0, logprobs=(one,)), TokensEmitted("a", (2, 3), 4.0, logprobs=(two, three)))
+    assert await anext(generation) == PrefillAdvanced("a", 72, 8, 0.5, cached_tokens=64)
+    assert await anext(generation) == TokensEmitted("a", (1, 2, 3), 4.0, logprobs=(one, two, three))
+    desk.receive(emitted(4), ended())
+    assert await read(generation) == [emitted(4), ended()]
 
 
 async def test_a_finished_generation_stays_finished(desk: Desk) -> None:

@@ -26,7 +26,7 @@ from server.events import (
 from server.policy import EnginePolicy
 
 if TYPE_CHECKING:
-    from conftest import Gate, HashModel, RequestMaker, Rig
+    from tests.engine.conftest import Gate, HashModel, RequestMaker, Rig
 
 SAMPLED = Sampling(temperature=1.0, top_p=0.95, top_k=20, min_p=0.01, seed=42)
 
@@ -485,12 +485,12 @@ def test_two_hundred_hang_ups_at_random_moments_leave_nothing(rig: Rig, ask: Req
     for name in ids:
         rig.engine.submit(ask(name, rng.randint(1, 120), rng.randint(1, 200), SAMPLED))
         if rng.random() < 0.7:
-            time.sleep(rng.random() * 0.004)
+            time.sleep(rng.random() * 0.008)
         rig.engine.cancel(name)
     rig.wait_end(*ids)
     gc.collect()
     rest = rig.wait_memory_sample()
-    assert rig.model.states_built > 20
+    assert rig.model.states_built > 10
     assert rest.active_bytes - baseline.active_bytes < 50_000
     assert {rig.outcome(name) for name in ids} <= {"cancelled", "length"}
     assert [rig.outcome(name) for name in ids].count("cancelled") > 100

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from server.engine.dispatch import Dispatcher, Generation
 from server.engine.engine import Engine
 from server.engine.request import EngineRequest, Sampling
+from server.engine.step import StepRunner
 from server.errors import EngineDead
-from server.events import EngineEvent, Outcome, PrefillAdvanced, SequenceEnded, TokensEmitted
+from server.events import EngineEvent, Outcome, PrefillAdvanced, SequenceEnded, TokenLogprob, TokensEmitted
+from server.models.cache import Forward, Segment, ServedModel
 from server.models.loader import load_model
 from server.policy import EnginePolicy
 
 PROMPT = tuple(range(100, 140))
 OTHER_PROMPT = tuple(range(900, 1000))
+GREEDY = Sampling(temperature=0)
+SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=3)
 
 
 class Served:
@@ -89,3 +95,103 @@ async def test_stopping_the_engine_ends_open_streams_and_refuses_later_ones(serv
     with pytest.raises(EngineDead):
         served.open("b", PROMPT, 5)
     assert served.left == ["a"]
+
+
+@pytest.fixture(scope="module")
+def nano() -> ServedModel:
+    return load_model("nano", "float32")
+
+
+def run_steps(
+    model: ServedModel,
+    mtp: object,
+    *requests: EngineRequest,
+    chunk: int = 64,
+    told: dict[str, list[TokenLogprob]] | None = None,
+) -> dict[str, list[int]]:
+    runner, got = StepRunner(model), {request.id: list[int]() for request in requests}
+    for request in requests:
+        assert runner.add(request) == ()
+    while not runner.idle:
+        for event in runner.run_step(EnginePolicy(prefill_chunk_tokens=chunk, mtp=mtp)):  # type: ignore[arg-type]
+            if isinstance(event, TokensEmitted):
+                got[event.request_id] += event.token_ids
+                if told is not None:
+                    told.setdefault(event.request_id, []).extend(event.logprobs)
+    return got
+
+
+def ask_nano(name: str, prompt: int, tokens: int, sampling: Sampling) -> EngineRequest:
+    ids = tuple((37 * prompt + 101 * place) % 3000 + 20 for place in range(prompt))
+    return EngineRequest(name, ids, tokens, sampling, frozenset())
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("mtp", ["auto", 1, 2, 3, 4])
+def test_drafting_changes_no_text_alone_or_beside_siblings(nano: ServedModel, mtp: object, sampling: Sampling) -> None:
+    requests = [ask_nano(f"p{prompt}", prompt, 24, sampling) for prompt in (1, 5, 64, 65, 130)]
+    plain = run_steps(nano, "off", *requests)
+    assert run_steps(nano, mtp, *requests) == plain
+    assert run_steps(nano, mtp, requests[2], chunk=7) == {requests[2].id: plain[requests[2].id]}
+
+
+def test_drafting_changes_no_text_past_the_attention_budget(nano: ServedModel) -> None:
+    requests = [ask_nano("long", 1100, 16, GREEDY), ask_nano("short", 9, 40, GREEDY)]
+    assert run_steps(nano, 3, *requests, chunk=256) == run_steps(nano, "off", *requests, chunk=256)
+
+
+@pytest.mark.parametrize("mtp", ["off", 2])
+def test_prompts_that_begin_alike_are_read_once_and_change_no_text(nano: ServedModel, mtp: object) -> None:
+    trunk = ask_nano("trunk", 900, 1, GREEDY).prompt_ids
+    requests = [
+        EngineRequest(name, (*trunk[:common], *range(50 + common, 90 + common)), 24, sampling, frozenset())
+        for name, common, sampling in (("a", 900, GREEDY), ("b", 700, SAMPLED), ("c", 701, GREEDY))
+    ]
+    plain = {request.id: run_steps(nano, "off", request)[request.id] for request in requests}
+    assert run_steps(nano, mtp, *requests, chunk=256) == plain
+
+
+SHAPED = Sampling(temperature=0, frequency_penalty=0.8, repetition_penalty=1.3, logit_bias=((40, 3.0), (41, -100.0)))
+
+
+@pytest.mark.parametrize("mtp", [1, 2, 3, 4])
+def test_drafting_changes_neither_shaped_text_nor_logprobs(nano: ServedModel, mtp: object) -> None:
+    requests = [
+        replace(ask_nano(name, prompt, 30, sampling), top_logprobs=3)
+        for name, prompt, sampling in (("a", 9, SHAPED), ("b", 70, replace(SAMPLED, presence_penalty=1.5)))
+    ]
+    plain: dict[str, list[TokenLogprob]] = {}
+    drafted: dict[str, list[TokenLogprob]] = {}
+    assert run_steps(nano, mtp, *requests, told=drafted) == run_steps(nano, "off", *requests, told=plain)
+    for name in "ab":
+        assert len(plain[name]) == 30
+        for one, other in zip(drafted[name], plain[name], strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+            assert [value for _, value in one.top] == pytest.approx([value for _, value in other.top], abs=1e-3)
+
+
+class Stumbling:
+    """The model, but every third pass of several sequences raises when its work is half done or wholly done."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model = model
+        self.stumbles = 0
+        self._passes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, segments: Sequence[Segment]) -> Forward:
+        self._passes += 1
+        if len(segments) == 1 or self._passes % 3:
+            return self._model.forward(segments)
+        self.stumbles += 1
+        self._model.forward(segments if self.stumbles % 2 else segments[:1])
+        raise ValueError("lost my footing")
+
+
+def test_a_pass_that_fails_for_all_and_for_none_alone_leaves_no_trace(nano: ServedModel) -> None:
+    requests = [ask_nano(f"p{prompt}", prompt, 30, SAMPLED) for prompt in (4, 70, 90)]
+    stumbling = Stumbling(nano)
+    assert run_steps(cast("ServedModel", stumbling), 2, *requests) == run_steps(nano, "off", *requests)
+    assert stumbling.stumbles > 4

@@ -10,7 +10,7 @@ from server.engine.memory import SAMPLE_INTERVAL_S, TRIM_INTERVAL_STEPS, EngineM
 from server.events import MemorySampled
 
 if TYPE_CHECKING:
-    from conftest import Gate, HashModel, RequestMaker, Rig
+    from tests.engine.conftest import Gate, HashModel, RequestMaker, Rig
 
 
 def test_samples_come_at_their_interval_and_say_what_mlx_says() -> None:

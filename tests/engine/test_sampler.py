@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.engine.accept import count_usable
 from server.engine.request import Sampling
-from server.engine.sampler import TokenSampler, mix_seed
-from server.errors import SequenceFailed
+from server.engine.sampler import TokenSampler, explain_unusable, mix_seed
 
 LOGITS = (0.1, 2.0, -1.0, 1.5, 2.0, 0.0, -3.0, 1.0)
 
@@ -18,8 +18,8 @@ def draw_many(sampling: Sampling, count: int, logits: tuple[float, ...] = LOGITS
     sampler = TokenSampler(sampling, len(logits))
     row = mx.array([logits])
     drawn = [sampler.draw(row, index) for index in range(count)]
-    mx.eval([d.token for d in drawn])
-    return [d.read() for d in drawn]
+    mx.eval([d.tokens for d in drawn])
+    return [token for d in drawn for token in d.read()[0]]
 
 
 def probabilities(logits: tuple[float, ...], temperature: float) -> list[float]:
@@ -50,8 +50,8 @@ def test_without_a_seed_each_sequence_has_its_own() -> None:
 def test_a_draw_is_addressed_by_its_index_alone() -> None:
     sampler = TokenSampler(Sampling(seed=3), len(LOGITS))
     row = mx.array([LOGITS])
-    forwards = [sampler.draw(row, index).read() for index in range(20)]
-    backwards = [sampler.draw(row, index).read() for index in reversed(range(20))]
+    forwards = [sampler.draw(row, index).read()[0] for index in range(20)]
+    backwards = [sampler.draw(row, index).read()[0] for index in reversed(range(20))]
     assert backwards == forwards[::-1]
 
 
@@ -127,17 +127,18 @@ def test_not_a_number_for_temperature_is_greedy() -> None:
         ((-math.inf,) * 3, "infinite"),
     ],
 )
-def test_unusable_logits_fail_with_a_sentence(sampling: Sampling, logits: tuple[float, ...], said: str) -> None:
-    with pytest.raises(SequenceFailed, match=said):
-        draw_many(sampling, 1, logits)
+def test_unusable_logits_are_told_by_their_peak(sampling: Sampling, logits: tuple[float, ...], said: str) -> None:
+    ((peak,)) = TokenSampler(sampling, len(logits)).draw(mx.array([logits]), 0).read()[1]
+    assert count_usable([0.5, peak]) == 1
+    assert said in explain_unusable(peak)
 
 
 @pytest.mark.parametrize("position", [0, 1, 7, 8, 1023, 4098])
 def test_one_bad_logit_is_found_wherever_it_is(position: int) -> None:
     logits = [0.5] * 4099
     logits[position] = math.nan
-    with pytest.raises(SequenceFailed):
-        draw_many(Sampling(temperature=0), 1, tuple(logits))
+    peaks = TokenSampler(Sampling(temperature=0), 4099).draw(mx.array([[0.5] * 4099, logits]), 0).read()[1]
+    assert count_usable(peaks) == 1
 
 
 def test_a_masked_token_is_fine_and_never_drawn() -> None:
@@ -148,3 +149,14 @@ def test_a_masked_token_is_fine_and_never_drawn() -> None:
 
 def test_mixed_seeds_do_not_collide() -> None:
     assert len({mix_seed(seed, index) for seed in range(100) for index in range(100)}) == 10_000
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=0), Sampling(seed=6), Sampling(seed=6, top_p=0.8, top_k=5, min_p=0.02)]
+)
+def test_rows_drawn_together_are_what_each_draws_alone(sampling: Sampling) -> None:
+    sampler = TokenSampler(sampling, len(LOGITS))
+    rows = mx.array([[logit * scale for logit in LOGITS] for scale in (1.0, 0.5, -1.0, 2.0, 0.1)])
+    together = sampler.draw(rows, 30).read()
+    alone = [sampler.draw(rows[i : i + 1], 30 + i).read() for i in range(5)]
+    assert together == ([token for tokens, _ in alone for token in tokens], [p for _, peaks in alone for p in peaks])

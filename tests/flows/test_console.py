@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Console, OpenStream
+    from tests.flows.conftest import Console, OpenStream
 
 CONFIG = """\
 # our box

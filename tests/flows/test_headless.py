@@ -12,7 +12,7 @@ import pytest
 from openai import APIStatusError, OpenAI, RateLimitError
 
 if TYPE_CHECKING:
-    from conftest import Headless
+    from tests.flows.conftest import Headless
 
 NO_SCREEN = """
 import os

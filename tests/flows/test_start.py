@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import PtyConsole
+    from tests.flows.conftest import PtyConsole
 
 
 def check_one_sentence(console: PtyConsole, *words: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conftest import Homebase, OpenStream, PtyConsole
+    from tests.flows.conftest import Homebase, OpenStream, PtyConsole
 
 BREAKS = """
 import sys

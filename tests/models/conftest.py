@@ -75,7 +75,7 @@ def feed() -> Callable[..., Floats]:
     def run(model: ServedModel, state: Any, tokens: tuple[int, ...], chunk: int = 10_000) -> Floats:
         logits = mx.zeros((1, 1))
         for start in range(0, len(tokens), chunk):
-            logits = model.forward([Segment(state=state, token_ids=tokens[start : start + chunk])])
+            logits = model.forward([Segment(state=state, token_ids=tokens[start : start + chunk])]).logits[0]
             mx.eval(logits, state.arrays())
         return np.array(logits)[0]
 

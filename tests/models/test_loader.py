@@ -218,7 +218,7 @@ def test_facts_say_what_was_loaded(served: Callable[[str], ServedModel]) -> None
     assert plain.has_mtp
     assert not packed.has_mtp
     assert packed.quantization == "4-bit affine, groups of 32"
-    assert packed.parameters == plain.parameters
+    assert 200_000 < plain.parameters - packed.parameters < 300_000  # the drafting head, which only one has
     assert packed.weights_bytes < plain.weights_bytes / 2
     assert not plain.embedded
 

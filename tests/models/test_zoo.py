@@ -116,6 +116,25 @@ def test_rolling_back_equals_never_having_run(zoo: Load, feed: Feed, name: str, 
         assert np.abs(feed(model, plain, token) - feed(model, returned, token)).max() < 1e-5
 
 
+@pytest.mark.parametrize("name", ["llama", "sliding", "mamba"])
+@pytest.mark.parametrize(("begun", "chunk"), [(0, 3), (5, 1), (40, 7), (40, 1)])
+def test_a_fork_and_its_origin_go_on_as_if_alone(zoo: Load, feed: Feed, name: str, begun: int, chunk: int) -> None:
+    model = zoo(name)
+    state = model.build_state()
+    if begun:
+        feed(model, state, TOKENS[:begun])
+    fork = state.fork()
+    assert isinstance(fork, SequenceState)
+    ours, theirs = TOKENS[50:71], TOKENS[80:101]
+    got: tuple[Any, ...] = ()
+    for start in range(0, 21, chunk):  # by turns
+        end = start + chunk
+        got = feed(model, state, ours[start:end]), feed(model, fork, theirs[start:end])
+    assert state.offset == fork.offset == begun + 21
+    for logits, tail in zip(got, (ours, theirs), strict=True):
+        assert np.abs(logits - feed(model, model.build_state(), TOKENS[:begun] + tail)).max() < 1e-4
+
+
 def test_only_caches_that_can_be_cut_back_are_not_kept(zoo: Load, feed: Feed) -> None:
     model = zoo("sliding")
     state = model.build_state()

@@ -48,6 +48,13 @@ def test_hidden_tokens_have_no_text() -> None:
         assert detokenizer.add(ord("a")) == "a"
 
 
+def test_tokens_that_never_have_text_are_told_from_unfinished_ones() -> None:
+    for detokenizer in build_both():
+        assert detokenizer.hides(300)
+        assert not detokenizer.hides(0xC3)
+    assert ByteDetokenizer(BYTES, HIDDEN).hides(5000)
+
+
 def test_ids_beyond_the_vocabulary_have_no_text() -> None:
     detokenizer = ByteDetokenizer(BYTES, HIDDEN)
     assert detokenizer.add(5000) == ""

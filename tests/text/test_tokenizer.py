@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import server.text.tokenizer as tokenizer_module
 from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest
+from server.text.pool import TextPool
 from server.text.tokenizer import TextCodec, load_text_codec
 
 NANO = Path(tokenizer_module.__file__).parents[1] / "models" / "nano"
@@ -128,6 +131,44 @@ def test_a_token_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None
     codec = load_text_codec(copy_nano(tmp_path, config=lambda d: d["text_config"].update(vocab_size=100)))
     with pytest.raises(InvalidRequest, match="the model does not"):
         codec.encode_chat([USER])
+
+
+LOOP = (
+    "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+def test_a_template_that_loops_ends_as_the_requests_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_module, "RENDER_S", 0.05)
+    codec = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.update(chat_template=LOOP)))
+    start_s = time.monotonic()
+    with pytest.raises(InvalidRequest, match=r"in 0\.05 s of work; it may loop"):
+        codec.encode_chat([USER])
+    assert time.monotonic() - start_s < 10
+
+
+async def test_a_template_that_loops_leaves_its_thread_to_the_next(
+    codec: TextCodec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_module, "RENDER_S", 0.05)
+    looping = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.update(chat_template=LOOP)))
+    pool = TextPool(workers=1)
+    answers = await asyncio.gather(
+        pool.run(lambda: looping.encode_chat([USER])),
+        pool.run(lambda: looping.encode_chat([USER])),
+        pool.run(lambda: codec.encode_chat([USER])),
+        return_exceptions=True,
+    )
+    pool.close()
+    assert [type(answer) for answer in answers] == [InvalidRequest, InvalidRequest, list]
+
+
+def test_tokens_are_spelled_in_bytes(codec: TextCodec) -> None:
+    text = "Kůň 👋 x<|im_end|>"
+    ids = codec._encode(text)
+    assert b"".join(map(codec.spell, ids)).decode() == text
+    assert any(codec.spell(token_id).decode("utf-8", "replace") == "\ufffd" for token_id in ids)
+    assert (codec.spell(-1), codec.spell(10**6)) == (b"", b"")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])

@@ -33,7 +33,7 @@ class LoadedFlashNext(msgspec.Struct, frozen=True):
     parameters: int
     """Numbers that are served, the n-gram table's with them."""
     weights_bytes: int
-    """Bytes of the arrays in memory and of the mapped table."""
+    """Bytes of the arrays in memory and of the table in the files."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -55,10 +55,11 @@ def load_flash_next(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None) -
     where = str(folder)
     config = parse_config(raw, str(folder / "config.json"))
     stored = _name_canonically(scan_checkpoint(folder), where)
-    apart = {name for name in stored.infos if TABLE_TENSOR.fullmatch(name) or name.startswith("mtp.")}
+    apart = {name for name in stored.infos if TABLE_TENSOR.fullmatch(name)}
+    has_mtp = any(name.startswith("mtp.") for name in stored.infos)
     tensors = shape_tensors(stored.layout, _read_tensors(stored, stored.infos.keys() - apart, where), where)
     buffers = {name: tensors.pop(name) for name in list(tensors) if HASH_BUFFER.fullmatch(name)}
-    model = FlashNext(config)
+    model = FlashNext(config, has_mtp=has_mtp)
     _quantize_alike(model, tensors, where)
     _check_tensors(model, tensors, where)
     kept = dtype or _own_dtype(tensors)
@@ -70,7 +71,7 @@ def load_flash_next(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None) -
         model=model,
         config=config,
         dtype=kept,
-        has_mtp=any(name.startswith("mtp.") for name in stored.infos),
+        has_mtp=has_mtp,
         parameters=counted,
         weights_bytes=count_bytes(model) + sum(table.nbytes for table in tables),
     )

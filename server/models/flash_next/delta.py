@@ -5,14 +5,19 @@ from __future__ import annotations
 import mlx.core as mx
 import mlx.nn as nn
 
+from server.models.flash_next.activations import sigmoid, silu
 from server.models.flash_next.config import FlashNextConfig
 from server.models.flash_next.conv import DepthwiseConv
-from server.models.flash_next.delta_rule import run_delta_rule
+from server.models.flash_next.delta_rule import Trail, run_delta_rule
 from server.models.flash_next.linear import JoinedLinear, SingleLinear
 from server.models.flash_next.norms import GatedRMSNorm
+from server.models.flash_next.spans import Spans, join
 
 L2_EPS = 1e-6
 """Added to the sum of squares of a query or key head. Source: `qwen4_exp` of transformers 5.24."""
+
+LinearTrail = tuple[mx.array, Trail] | tuple[()]
+"""What a return into a segment needs: all rows that the convolution saw, and the delta rule's trail."""
 
 
 class GatedDeltaNet(nn.Module):
@@ -52,16 +57,34 @@ class GatedDeltaNet(nn.Module):
         window = mx.zeros((self.conv1d.width, self.channels), dtype)
         return [window, mx.zeros((1, self.value_heads, self.value_dim, self.key_dim), mx.float32)]
 
-    def __call__(self, x: mx.array, cache: list[mx.array]) -> tuple[mx.array, list[mx.array]]:
-        """Rows (T, H) to rows of the same shape, and the cache after them."""
+    def __call__(
+        self, x: mx.array, caches: list[list[mx.array]], spans: Spans
+    ) -> tuple[mx.array, list[list[mx.array]], list[LinearTrail]]:
+        """Rows (T, H) of all segments to rows of the same shape; each segment's cache after them, and its trail."""
         rows = x.shape[0]
         qkv, z, b, a = self.inputs(x)
-        mixed, window = self.conv1d(qkv, cache[0])
-        qk, v = mx.split(nn.silu(mixed).astype(mx.float32), [2 * self.key_width], axis=-1)
+        convolved = [self.conv1d(part, cache[0]) for part, cache in zip(spans.split(qkv), caches, strict=True)]
+        mixed = silu(join([part for part, _ in convolved])).astype(mx.float32)
+        qk, v = mx.split(mixed, [2 * self.key_width], axis=-1)
         normed = mx.fast.rms_norm(qk.reshape(rows, -1, self.key_dim), None, L2_EPS / self.key_dim) * self.lengths
-        q, k = mx.split(normed, 2, axis=1)  # (T, Hk, Dk)
-        v = v.reshape(rows, self.value_heads, self.value_dim)
         log_decay = self.rate * nn.softplus(a.astype(mx.float32) + self.dt_bias)
-        out, state = run_delta_rule(q, k, v, log_decay, mx.sigmoid(b.astype(mx.float32)), cache[1])
+        parts = (
+            *mx.split(normed, 2, axis=1),  # (T, Hk, Dk) each
+            v.reshape(rows, self.value_heads, self.value_dim),
+            log_decay,
+            sigmoid(b.astype(mx.float32)),
+        )
+        by_segment = zip(*(spans.split(part) for part in parts), strict=True)
+        ran = [
+            run_delta_rule(q, k, v, decay, beta, cache[1])
+            for (q, k, v, decay, beta), cache in zip(by_segment, caches, strict=True)
+        ]
+        out = join([part for part, _, _ in ran])
         gated = self.norm(out, z.reshape(out.shape)).astype(x.dtype)  # (T, Hv, Dv)
-        return self.output(gated.reshape(rows, -1)), [window, state]
+        seen = [rows for _, rows in convolved]
+        after = [[rows[-self.conv1d.width :], state] for rows, (_, state, _) in zip(seen, ran, strict=True)]
+        trails: list[LinearTrail] = [
+            (rows, trail) if keeps else ()
+            for rows, (_, _, trail), keeps in zip(seen, ran, spans.keeps_trail, strict=True)
+        ]
+        return self.output(gated.reshape(rows, -1)), after, trails

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mlx.core as mx
 import mlx.nn as nn
 
+from server.models.flash_next.activations import sigmoid, silu
 from server.models.flash_next.config import FlashNextConfig
 from server.models.flash_next.linear import JoinedLinear, SingleLinear
 from server.models.flash_next.norms import StreamRMSNorm
@@ -37,8 +38,8 @@ class HyperMixer(nn.Module):
 
     def _mix(self, normed: mx.array, narrow: mx.array) -> mx.array:
         # The division by N stands before the activation; after it the gates would saturate differently.
-        gate = self.up(nn.silu(narrow / self.count)).reshape(normed.shape)  # (T, N, H)
-        return (mx.sigmoid(gate) * normed * (1 / self.count)).sum(axis=1)  # (T, H)
+        gate = self.up(silu(narrow / self.count)).reshape(normed.shape)  # (T, N, H)
+        return (sigmoid(gate) * normed * (1 / self.count)).sum(axis=1)  # (T, H)
 
 
 class HyperConnection(HyperMixer):
@@ -59,8 +60,9 @@ class HyperConnection(HyperMixer):
         """The block's input (T, H) and its strength in each stream (T, N, 1)."""
         normed = self.hc_norm(stream)
         narrow, strength = self.down(normed.flatten(1))
-        return self._mix(normed, narrow), strength[..., None]
+        # Opened here: next to the product below, MLX would fuse the two and take a sigmoid of every column.
+        return self._mix(normed, narrow), 2 * sigmoid(strength / self.count)[..., None]
 
     def write(self, stream: mx.array, result: mx.array, strength: mx.array) -> mx.array:
         """The raw stream with the block's result (T, H) added to each part."""
-        return stream + 2 * mx.sigmoid(strength / self.count) * result[:, None]
+        return stream + strength * result[:, None]

@@ -38,14 +38,19 @@ def _rules(*pairs: tuple[str, str | None]) -> tuple[Rule, ...]:
     return tuple(Rule(re.compile(pattern), name) for pattern, name in pairs)
 
 
+MTP_UNUSED = (r"(?:model\.)?(?:language_model\.)?mtp\.hyper_connection_mixer\.block_inject_weight.*", None)
+"""Some packs carry it; the last mixer writes nothing back. Source: vLLM drops it too."""
+
 LAYOUTS = (
     Layout(
         id="official",
         signature=re.compile(r"model\.language_model\.layers\.\d+\..*"),
         rules=_rules(
             (r"(model\.)?(language_model\.)?visual\..*", None),
+            MTP_UNUSED,
             (r"model\.language_model\.(.*\.experts\.(?:gate_up|down)_proj)", r"\1.weight"),
-            (r"(mtp\..*\.experts\.(?:gate_up|down)_proj)", r"\1.weight"),
+            (r"(?:model\.)?(mtp\..*\.experts\.(?:gate_up|down)_proj)", r"\1.weight"),
+            (r"model\.(mtp\..*)", r"\1"),
             (r"model\.language_model\.(.*\.ngram_embedding)\.shard_(\d+)\.(\w+)", r"\1.\2.\3"),
             (r"model\.language_model\.(.*)", r"\1"),
         ),
@@ -56,6 +61,7 @@ LAYOUTS = (
         signature=re.compile(r"language_model\.model\.layers\.\d+\..*"),
         rules=_rules(
             (r"vision_tower\..*", None),
+            MTP_UNUSED,
             (r"language_model\.model\.(.*\.ngram_embedding)\.shards\.(\d+)\.(\w+)", r"\1.\2.\3"),
             (r"language_model\.model\.(.*)\.switch_mlp\.(.*)", r"\1.experts.\2"),
             (r"language_model\.mtp\.(.*)\.switch_mlp\.(.*)", r"mtp.\1.experts.\2"),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx_lm.models.switch_layers import SwitchLinear
 
+from server.models.flash_next.activations import sigmoid, silu
 from server.models.flash_next.config import FlashNextConfig
 from server.models.flash_next.linear import GatheredLinear, JoinedLinear, SingleLinear
+from server.models.flash_next.spans import FEW_ROWS_TOTAL
 
 SORT_FROM = 64
 """Expert calls from which rows are sorted by expert first, so that each expert's weights are read once.
@@ -21,6 +24,7 @@ class Experts(nn.Module):
 
     def __init__(self, hidden: int, inner: int, count: int) -> None:
         super().__init__()
+        self.count = count
         self.gate_up_proj = SwitchLinear(hidden, 2 * inner, count, bias=False)
         self.down_proj = SwitchLinear(inner, hidden, count, bias=False)
 
@@ -35,13 +39,25 @@ class Experts(nn.Module):
             return self._run(x[:, None, None], chosen, False).squeeze(2)
         flat = chosen.flatten()
         order = mx.argsort(flat)
-        by_expert = x[order // chosen.shape[1]][:, None]  # (T*K, 1, H)
-        result = self._run(by_expert, flat[order], True)[mx.argsort(order)]
-        return result.reshape(*chosen.shape, -1)
+        by_expert = x[order // chosen.shape[1]]  # (T*K, H)
+        if x.shape[0] > FEW_ROWS_TOTAL and self.enter.packed is None and mx.default_device() == mx.cpu:
+            result = self._run_groups(by_expert, flat)
+        else:
+            result = self._run(by_expert[:, None], flat[order], True)
+        return result[mx.argsort(order)].reshape(*chosen.shape, -1)
+
+    def _run_groups(self, rows: mx.array, chosen: mx.array) -> mx.array:
+        """Rows (T*K, H) in the order of their experts; waits for the choice, to make one product of an expert's rows.
+
+        The CPU backend multiplies gathered matrices row by row: 2.7 ms for 256 rows against 0.7.
+        """
+        ends = np.bincount(np.asarray(chosen), minlength=self.count).cumsum().tolist()
+        gate, up = mx.split(self.enter.multiply_groups(rows, ends), 2, axis=-1)
+        return self.leave.multiply_groups(silu(gate) * up, ends)
 
     def _run(self, rows: mx.array, chosen: mx.array, ordered: bool) -> mx.array:
         gate, up = mx.split(self.enter(rows, chosen, ordered), 2, axis=-1)
-        return self.leave(nn.silu(gate) * up, chosen, ordered)
+        return self.leave(silu(gate) * up, chosen, ordered)
 
 
 class SharedExpert(nn.Module):
@@ -80,8 +96,8 @@ class SparseMoe(nn.Module):
         router, shared_router, shared_gate, shared_up = self.inputs(x)
         chosen, share = self.route(router)
         routed = (share[:, None] @ self.experts(x, chosen)).squeeze(1)  # (T, 1, K) @ (T, K, H)
-        shared = self.shared_down(nn.silu(shared_gate) * shared_up)
-        return routed + mx.sigmoid(shared_router) * shared
+        shared = self.shared_down(silu(shared_gate) * shared_up)
+        return routed + sigmoid(shared_router) * shared
 
     def route(self, router: mx.array) -> tuple[mx.array, mx.array]:
         """The experts (T, K) of each row by its router outputs (T, E), and each one's share."""

@@ -48,7 +48,7 @@ def build_hashes(
 def build_tables(
     config: FlashNextConfig, infos: Mapping[str, TensorInfo], dtype: mx.Dtype, where: str
 ) -> list[NgramTable]:
-    """The mapped table of each PLE layer, in ascending order.
+    """The table of each PLE layer, in ascending order.
 
     Raises:
         CheckpointInvalid: shards are missing or their width is wrong.

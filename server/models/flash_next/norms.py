@@ -9,6 +9,8 @@ from __future__ import annotations
 import mlx.core as mx
 import mlx.nn as nn
 
+from server.models.flash_next.activations import sigmoid
+
 
 class FactorRMSNorm(nn.Module):
     """RMS norm over the last axis."""
@@ -54,6 +56,6 @@ class GatedRMSNorm(nn.Module):
     def __call__(self, x: mx.array, gate: mx.array) -> mx.array:
         """Rows (..., width), normed and gated, in the dtype of x."""
         gate32 = gate.astype(mx.float32)
-        opened = mx.sigmoid(gate32)
+        opened = sigmoid(gate32)
         factor = gate32 * opened if self.silu else opened
         return (mx.fast.rms_norm(x.astype(mx.float32), self.weight, self.eps) * factor).astype(x.dtype)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import mlx.core as mx
 import mlx.nn as nn
 
+from server.models.flash_next.activations import sigmoid, silu
 from server.models.flash_next.config import FlashNextConfig
 from server.models.flash_next.conv import DepthwiseConv
 from server.models.flash_next.linear import JoinedLinear
 from server.models.flash_next.norms import StreamRMSNorm
+from server.models.flash_next.spans import Spans, join
 
 ROOT_FLOOR = 1e-6
 """Smallest magnitude under the root of a score. Source: `qwen4_exp` of transformers 5.24."""
@@ -40,12 +42,19 @@ class NgramLayer(nn.Module):
         """The window of a sequence that has not begun."""
         return mx.zeros((self.conv1d.width, self.stream_width), dtype)
 
-    def __call__(self, stream: mx.array, embedded: mx.array, window: mx.array) -> tuple[mx.array, mx.array]:
-        """The stream (T, N, H) with its n-gram part added, for table rows (T, E), and the next window."""
+    def __call__(
+        self, stream: mx.array, embedded: mx.array, windows: list[mx.array], spans: Spans
+    ) -> tuple[mx.array, list[mx.array]]:
+        """The stream (T, N, H) with its n-gram part added, for table rows (T, E), and the rows each convolution saw.
+
+        The last of those rows, as many as a window has, are the segment's next window.
+        """
         keys, value = self.inputs(embedded)
         match = (self.norm_key(keys.reshape(stream.shape)) * self.norm_query(stream)).astype(mx.float32)
         score = match.sum(axis=-1, keepdims=True) * self.hidden**-0.5  # (T, N, 1)
         score = mx.sign(score) * mx.sqrt(mx.maximum(mx.abs(score), ROOT_FLOOR))
-        gated = mx.sigmoid(score).astype(value.dtype) * value[:, None]  # (T, N, H)
-        mixed, window = self.conv1d(self.norm_conv(gated).flatten(1), window)
-        return stream + gated + nn.silu(mixed).reshape(stream.shape), window
+        gated = sigmoid(score).astype(value.dtype) * value[:, None]  # (T, N, H)
+        parts = spans.split(self.norm_conv(gated).flatten(1))
+        convolved = [self.conv1d(part, window) for part, window in zip(parts, windows, strict=True)]
+        mixed = join([part for part, _ in convolved])
+        return stream + gated + silu(mixed).reshape(stream.shape), [rows for _, rows in convolved]

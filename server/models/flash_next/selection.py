@@ -14,8 +14,10 @@ INDEX_BITS = 21
 
 def score_blocks(queries: mx.array, block_keys: mx.array) -> mx.array:
     """How much each row wants each block: queries (1, H, T, D), keys (1, 1, C, D), result (T, C) float32, >= 0."""
-    products = queries.astype(mx.float32) @ block_keys.astype(mx.float32).swapaxes(-1, -2)  # (1, H, T, C)
-    return mx.maximum(products, 0).sum(axis=1)[0] * queries.shape[-1] ** -0.5
+    _, heads, rows, width = queries.shape
+    # All heads in one product, which then reads the keys once.
+    products = queries.astype(mx.float32).reshape(-1, width) @ block_keys[0, 0].astype(mx.float32).T  # (H * T, C)
+    return mx.maximum(products, 0).reshape(heads, rows, -1).sum(axis=0) * width**-0.5
 
 
 def rank_blocks(scores: mx.array, complete: mx.array) -> mx.array:
@@ -46,17 +48,20 @@ def choose_mask(scores: mx.array, visible: mx.array, length: int, ratio: int, to
     return by_token | tail
 
 
-def choose_tokens(scores: mx.array, visible: mx.array, ratio: int, top: int) -> tuple[mx.array, mx.array]:
-    """The tokens that one row keeps, as indices and whether each counts, both (top * ratio + ratio - 1,).
+def choose_blocks(scores: mx.array, visible: mx.array, ratio: int, top: int) -> tuple[mx.array, mx.array]:
+    """The blocks that each row keeps (T, top + 1), its newest incomplete one last, and which of their tokens count.
 
-    scores (1, C) with C > top and more than `top` blocks complete; visible is a scalar array.
+    scores (T, C) with C > top; visible (T,). The second result is boolean (T, (top + 1) * ratio). A row with fewer
+    than `top` complete blocks keeps them all, and none of the tokens of those that fill its place up.
     """
     complete = visible // ratio
-    ranks = rank_blocks(scores, complete[None])[0]
-    blocks = ranks.shape[0]
-    best = mx.argpartition(ranks, blocks - top)[blocks - top :].astype(mx.int32)  # (top,)
-    kept = (best[:, None] * ratio + mx.arange(ratio)).reshape(-1)
-    tail = complete * ratio + mx.arange(ratio - 1)
-    counts = mx.concatenate([mx.ones(kept.shape, mx.bool_), tail < visible])
+    ranks = rank_blocks(scores, complete)
+    blocks = ranks.shape[-1]
+    best = mx.argpartition(ranks, blocks - top, axis=-1)[:, blocks - top :].astype(mx.int32)  # (T, top)
+    chosen = mx.concatenate([best, complete[:, None].astype(mx.int32)], axis=-1)
+    # A block that is not complete has no token before `visible` but those of the last place.
+    token = (chosen[..., None] * ratio + mx.arange(ratio)).flatten(1)  # (T, (top + 1) * ratio)
+    filled = mx.repeat(best < complete[:, None], ratio, axis=-1)
+    counts = mx.concatenate([filled, token[:, top * ratio :] < visible[:, None]], axis=-1)
     # What does not count must be a real row too: MLX reads past the end of a full buffer, and a masked NaN stays NaN.
-    return mx.concatenate([kept, mx.minimum(tail, visible - 1)]), counts
+    return mx.minimum(chosen, blocks - 1), counts

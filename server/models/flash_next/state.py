@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import mlx.core as mx
 import msgspec
+
+from server.models.flash_next.delta import LinearTrail
+from server.models.flash_next.delta_rule import return_within
 
 GROWTH_STEP = 256
 """Tokens by which the buffers grow at least; a decode step is traced anew for each capacity."""
@@ -19,6 +24,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
     recent: tuple[int, ...]
     fixed: tuple[mx.array, ...]
     """The arrays that cannot be cut back: convolution windows and recurrent states."""
+
+
+class Trail(msgspec.Struct, frozen=True):
+    """What a return to between the rows of the newest forward needs."""
+
+    offset: int
+    """Where its rows began."""
+    tokens: tuple[int, ...]
+    linear: tuple[LinearTrail, ...]
+    """Of each linear layer, in order."""
+    windows: tuple[mx.array, ...]
+    """All rows that each PLE layer's convolution saw."""
 
 
 class FlashNextState:
@@ -49,6 +66,7 @@ class FlashNextState:
         self._sparse = sparse
         self._ratio = ratio
         self._offset = 0
+        self._trail: Trail | None = None
 
     @property
     def offset(self) -> int:
@@ -73,22 +91,67 @@ class FlashNextState:
         """A point to return to. Returning to an earlier one makes those taken after it void."""
         return Checkpoint(owner=id(self), offset=self._offset, recent=self.recent, fixed=tuple(self._fixed()))
 
-    def rollback(self, checkpoint: object) -> None:
-        """Return to a checkpoint of this state: as if nothing after it had ever run."""
+    def rollback(self, checkpoint: object, keep_tokens: int = 0) -> None:
+        """Return to a checkpoint of this state, keeping the first tokens of the one forward since.
+
+        A state of sparse layers alone, as the MTP head's, can keep any tokens that were run since.
+        """
         assert isinstance(checkpoint, Checkpoint)
         assert checkpoint.owner == id(self), "a checkpoint of another sequence"
-        assert checkpoint.offset <= self._offset, "a checkpoint that an earlier rollback made void"
-        fixed = iter(checkpoint.fixed)
-        self.layers = [arrays if sparse else [next(fixed), next(fixed)] for arrays, sparse in self._paired()]
-        self.windows = list(fixed)
-        self._offset, self.recent = checkpoint.offset, checkpoint.recent
-        self.blocks_done = min(self.blocks_done, self._offset // self._ratio)
+        target = checkpoint.offset + keep_tokens
+        assert target <= self._offset, "a checkpoint that an earlier rollback made void, or more than was run"
+        if target < self._offset:
+            if not keep_tokens or not checkpoint.fixed:
+                fixed, recent = list(checkpoint.fixed), checkpoint.recent
+            else:
+                fixed, recent = self._return_within(checkpoint, keep_tokens)
+            self._put_fixed(fixed)
+            self._offset, self.recent = target, recent
+            self.blocks_done = min(self.blocks_done, target // self._ratio)
+        self._trail = None
+
+    def fork(self) -> FlashNextState:
+        """An independent copy; the next write to a buffer that both still hold copies it, on whichever side that is."""
+        copy = FlashNextState(
+            [list(arrays) for arrays in self.layers],
+            list(self.windows),
+            sparse=self._sparse,
+            recent=self.recent,
+            ratio=self._ratio,
+        )
+        copy.blocks_done, copy._offset = self.blocks_done, self._offset
+        return copy
 
     def advance(self, tokens: tuple[int, ...]) -> None:
         """Count tokens whose rows have been put in."""
         self._offset += len(tokens)
-        context = len(self.recent)
-        self.recent = (*self.recent, *tokens)[-context:] if context else ()
+        self.recent = _last(self.recent, tokens)
+        self._trail = None
+
+    def keep_trail(self, trail: Trail) -> None:
+        """Remember the way back into the forward that has just been counted."""
+        self._trail = trail
+
+    def _return_within(self, checkpoint: Checkpoint, keep: int) -> tuple[list[mx.array], tuple[int, ...]]:
+        """The fixed arrays and last tokens after the first `keep` tokens of the newest forward."""
+        trail = self._trail
+        assert trail is not None, "the forward since the checkpoint was not run with rows 'all'"
+        assert trail.offset == checkpoint.offset, "more than one forward since the checkpoint"
+        before = iter(checkpoint.fixed)
+        fixed: list[mx.array] = []
+        for part in trail.linear:
+            assert part
+            window, state = next(before), next(before)
+            rows, delta = part
+            fixed += [rows[keep : keep + window.shape[0]], return_within(delta, state, keep)]
+        for rows, window in zip(trail.windows, before, strict=True):
+            fixed.append(rows[keep : keep + window.shape[0]])
+        return fixed, _last(checkpoint.recent, trail.tokens[:keep])
+
+    def _put_fixed(self, fixed: list[mx.array]) -> None:
+        left = iter(fixed)
+        self.layers = [arrays if sparse else [next(left), next(left)] for arrays, sparse in self._paired()]
+        self.windows = list(left)
 
     def leap(self, offset: int) -> None:
         """Stand at a position without having run up to it: for rehearsals, whose results nobody reads."""
@@ -97,8 +160,8 @@ class FlashNextState:
         self._offset = offset
 
     def reserve(self, tokens: int) -> None:
-        """Make room for this many more tokens in every buffer."""
-        capacity, needed = self.capacity, self._offset + tokens
+        """Make room for this many more tokens in every buffer, and for the blocks that they touch."""
+        capacity, needed = self.capacity, self._offset + tokens + 2 * self._ratio
         if needed <= capacity or not any(self._sparse):
             return
         step = max(GROWTH_STEP, capacity // GROWTH_SHARE)
@@ -109,11 +172,16 @@ class FlashNextState:
             for arrays, sparse in self._paired()
         ]
 
-    def _paired(self) -> zip[tuple[list[mx.array], bool]]:
+    def _paired(self) -> Iterator[tuple[list[mx.array], bool]]:
         return zip(self.layers, self._sparse, strict=True)
 
     def _fixed(self) -> list[mx.array]:
         return [array for arrays, sparse in self._paired() if not sparse for array in arrays] + self.windows
+
+
+def _last(recent: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """The last tokens, as many as are remembered."""
+    return (*recent, *tokens)[-len(recent) :] if recent else ()
 
 
 def _lengthen(buffer: mx.array, length: int) -> mx.array:

@@ -1,11 +1,14 @@
-"""The n-gram table: rows read from memory-mapped checkpoint files, never loaded as a whole.
+"""The n-gram table: rows read from the checkpoint's files when they are looked up, never loaded as a whole.
 
 The real table has 320 million rows (100 GB in bfloat16) of which a token needs 16; the operating system keeps the
-pages that are used.
+pages that are used. Rows are read and not mapped: a file that is cut while it is mapped ends the whole process (SIGBUS)
+at the next look, and one that is read fails the sequence that looks.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +17,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from server.errors import SequenceFailed
 from server.models.tensor_files import TensorInfo
+
+NEAR_BYTES = 4096
+"""Rows no further apart are read in one go with what lies between them: a page costs less than another call."""
 
 HOST_DTYPES: dict[str, tuple[Any, mx.Dtype | None]] = {
     # NumPy has no bfloat16: its bits travel as integers and are named again on the other side.
@@ -53,12 +60,12 @@ class NgramTable:
         """Width of a row once unpacked."""
         self._dtype = dtype
         self._ends = np.cumsum([shard.weight.shape[0] for shard in shards])
-        # One list for each part; a list holds the maps of all shards.
-        self._maps = [[_map_tensor(part) for part in parts] for parts in zip(*(s.parts for s in shards), strict=True)]
+        self._starts = np.concatenate([[0], self._ends[:-1]])
+        self._parts = [StoredRows(infos) for infos in zip(*(shard.parts for shard in shards), strict=True)]
         self._kinds = [HOST_DTYPES[part.dtype][1] for part in shards[0].parts]
         self._packing = infer_packing(shards[0], columns)
         self.nbytes = sum(part.end - part.start for shard in shards for part in shard.parts)
-        """Bytes in the files, of which only the touched pages are ever in memory."""
+        """Bytes in the files, of which memory never holds more than the system's own copies of touched pages."""
 
     @property
     def rows(self) -> int:
@@ -66,11 +73,15 @@ class NgramTable:
         return int(self._ends[-1])
 
     def gather(self, rows: npt.NDArray[np.int64]) -> mx.array:
-        """The rows (T, heads) side by side: (T, heads * columns), in the model's dtype."""
-        flat = rows.reshape(-1)
-        shard = np.searchsorted(self._ends, flat, side="right")
-        local = flat - np.concatenate([[0], self._ends])[shard]
-        parts = [_gather_host(maps, shard, local) for maps in self._maps]
+        """The rows (T, heads) side by side: (T, heads * columns), in the model's dtype.
+
+        Raises:
+            SequenceFailed: a file has been cut short since it was loaded.
+        """
+        wanted, places = np.unique(rows, return_inverse=True)
+        shard = np.searchsorted(self._ends, wanted, side="right")
+        local = wanted - self._starts[shard]
+        parts = [part.read(shard, local)[places.reshape(-1)] for part in self._parts]
         arrays = [_to_device(part, kind) for part, kind in zip(parts, self._kinds, strict=True)]
         return self._unpack(arrays).astype(self._dtype).reshape(rows.shape[0], -1)
 
@@ -81,24 +92,47 @@ class NgramTable:
         return mx.dequantize(weight, scales, biases, self._packing.group_size, self._packing.bits)
 
 
+class StoredRows:
+    """One tensor of rows that is spread over shards; holds their files open."""
+
+    def __init__(self, shards: Sequence[TensorInfo]) -> None:
+        self._shards = shards
+        self._dtype = np.dtype(HOST_DTYPES[shards[0].dtype][0])
+        self._row_bytes = shards[0].shape[1] * self._dtype.itemsize
+        opened = {file: os.open(file, os.O_RDONLY) for file in {shard.file for shard in shards}}
+        self._descriptors = [opened[shard.file] for shard in shards]
+        for descriptor in opened.values():
+            weakref.finalize(self, os.close, descriptor)
+
+    def read(self, shard: npt.NDArray[np.int64], local: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Rows (n, width) by shard and place therein; both ascend and no row comes twice."""
+        near = NEAR_BYTES // self._row_bytes + 1
+        cuts = np.flatnonzero((np.diff(local) > near) | (np.diff(shard) != 0)) + 1
+        firsts, lasts = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(local)]]) - 1
+        counts = local[lasts] - local[firsts] + 1
+        runs = zip(shard[firsts].tolist(), local[firsts].tolist(), counts.tolist(), strict=True)
+        whole = b"".join([self._read_run(*run) for run in runs])
+        # Where a run's rows lie in the whole, less where they lie in the shard.
+        shifts = np.cumsum(counts) - counts - local[firsts]
+        places = local + np.repeat(shifts, lasts - firsts + 1)
+        return np.frombuffer(whole, self._dtype).reshape(int(counts.sum()), -1)[places]
+
+    def _read_run(self, shard: int, first: int, count: int) -> bytes:
+        wanted, info = count * self._row_bytes, self._shards[shard]
+        data = os.pread(self._descriptors[shard], wanted, info.start + first * self._row_bytes)
+        if len(data) < wanted:
+            raise SequenceFailed(
+                f"The weights file {info.file.name} has been cut short or changed since it was loaded: rows of the "
+                "n-gram table are gone. Put the file back, or fetch it again, and restart the server."
+            )
+        return data
+
+
 def infer_packing(shard: TableShard, columns: int) -> Packing | None:
     """How a shard is quantized, from its shapes; None when it is stored plainly."""
     if shard.scales is None:
         return None
     return Packing(bits=shard.weight.shape[1] * 32 // columns, group_size=columns // shard.scales.shape[1])
-
-
-def _map_tensor(info: TensorInfo) -> npt.NDArray[Any]:
-    host, _ = HOST_DTYPES[info.dtype]
-    return np.memmap(info.file, dtype=host, mode="r", offset=info.start, shape=info.shape)
-
-
-def _gather_host(maps: list[npt.NDArray[Any]], shard: npt.NDArray[Any], local: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    result = np.empty((len(local), maps[0].shape[1]), maps[0].dtype)
-    for index in np.unique(shard):
-        here = shard == index
-        result[here] = maps[index][local[here]]
-    return result
 
 
 def _to_device(rows: npt.NDArray[Any], kind: mx.Dtype | None) -> mx.array:

@@ -24,7 +24,7 @@ def shown(snapshot: Snapshot, width: int, place: str = "homebase") -> str:
 
 def test_all_facts_stand_in_eighty_cells(samples: Samples) -> None:
     text = shown(samples.parent_and_child(), 80)
-    for fact in ("● SERVING", "127.0.0.1:11234", "flash-next-4bit", "MTP off", "up 3:12:44", "2 of 2"):
+    for fact in ("● SERVING", "127.0.0.1:11234", "flash-next-4bit", "MTP auto", "up 3:12:44", "2 of 2"):
         assert fact in text
 
 

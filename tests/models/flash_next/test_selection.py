@@ -1,4 +1,4 @@
-"""What a row of sparse attention keeps, as a mask and as indices, against the rule written out in plain Python."""
+"""What a row of sparse attention keeps, as a mask and as blocks, against the rule written out in plain Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.models.flash_next.selection import choose_mask, choose_tokens, rank_blocks, score_blocks
+from server.models.flash_next.selection import choose_blocks, choose_mask, rank_blocks, score_blocks
 
 
 def keep_by_rule(scores: list[float], visible: int, ratio: int, top: int) -> set[int]:
@@ -34,20 +34,18 @@ def test_every_row_keeps_what_the_rule_says(scores: list[float], ratio: int, top
 
 
 @settings(max_examples=60, deadline=None)
-@given(scores=scores_with_ties, ratio=st.integers(2, 5), top=st.integers(1, 8), tail=st.integers(0, 4))
-def test_one_row_by_indices_keeps_the_same(scores: list[float], ratio: int, top: int, tail: int) -> None:
-    complete = len(scores)
-    if complete <= top:
-        scores = [*scores, *[0.5] * (top + 1 - complete)]
-    visible = len(scores) * ratio + min(tail, ratio - 1)
-    padded = mx.array([[*scores, 77.0, 99.0]])  # blocks beyond the complete ones must not win
-    tokens, counts = choose_tokens(padded, mx.array(visible), ratio, top)
-    kept = [
-        int(token)
-        for token, counted in zip(np.array(tokens).tolist(), np.array(counts).tolist(), strict=True)
-        if counted
-    ]
-    assert sorted(kept) == sorted(keep_by_rule(scores, visible, ratio, top))
+@given(scores=scores_with_ties, ratio=st.integers(1, 5), top=st.integers(1, 8), rows=st.integers(1, 6))
+def test_rows_by_blocks_keep_the_same(scores: list[float], ratio: int, top: int, rows: int) -> None:
+    scores = [*scores, *[0.5] * (top + 1 - len(scores))]
+    last = len(scores) * ratio + ratio - 1
+    visible = [max(1, last - back * 2) for back in range(rows)]  # also rows before the budget is full
+    padded = mx.array([[*scores, 77.0, 99.0]] * rows)  # blocks beyond the complete ones must not win
+    chosen, counts = choose_blocks(padded, mx.array(visible), ratio, top)
+    assert chosen.shape == (rows, top + 1)
+    tokens = (chosen[..., None] * ratio + mx.arange(ratio)).flatten(1)
+    for row, count, seen in zip(np.array(tokens), np.array(counts), visible, strict=True):
+        kept = row[count].tolist()
+        assert sorted(kept) == sorted(keep_by_rule(scores, seen, ratio, top))
 
 
 def test_the_own_token_can_be_left_out() -> None:
@@ -71,9 +69,8 @@ def test_scores_are_cut_off_before_heads_are_added(heads: int) -> None:
     assert np.abs(np.array(got) - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("visible", [12, 13, 14, 15])
-def test_rows_that_do_not_count_are_real_rows_too(visible: int) -> None:
+def test_what_does_not_count_is_a_real_block_too() -> None:
     # A buffer that is full to the last row has nothing behind it that may be read.
-    tokens, _ = choose_tokens(mx.array([[3.0, 2.0, 1.0, 0.0]]), mx.array(visible), 4, 2)
-    assert np.array(tokens).max() < visible
-    assert np.array(tokens).min() >= 0
+    chosen, counts = choose_blocks(mx.array([[3.0, 2.0, 1.0, 0.0]]), mx.array([16]), 4, 2)
+    assert np.array(chosen)[0].max() < 4
+    assert not np.array(counts)[0, 8:].any()

@@ -1,0 +1,47 @@
+"""Log-probabilities of an answer's tokens: they wait for the text that their token belongs to, and never outlive it.
+
+Knows no JSON; `server.api.chat_shapes` writes it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from server.events import TokenLogprob
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """One token of the answer with its log-probability and those of its alternatives."""
+
+    token_id: int
+    score: TokenLogprob
+
+
+class ScoreQueue:
+    """Scores in the order of their tokens, given out as the text is.
+
+    A token belongs to the text from where its own begins, so its score goes out with its first character. A part of a
+    character begins where the whole one does: the scores of all its tokens go out together with it. What never
+    becomes text has no score: bytes after the last whole character, and everything behind a stop string.
+    """
+
+    def __init__(self) -> None:
+        self._decoded_chars = 0
+        self._shown_chars = 0
+        self._waiting: deque[tuple[int, Scored]] = deque()
+
+    def add(self, scored: Scored | None, text: str) -> None:
+        """Take in the next token, and the text that it completes; without a score only its text counts."""
+        if scored is not None:
+            self._waiting.append((self._decoded_chars, scored))
+        self._decoded_chars += len(text)
+
+    def release(self, shown: str) -> tuple[Scored, ...]:
+        """The scores that go out together with the next piece of text."""
+        self._shown_chars += len(shown)
+        released: list[Scored] = []
+        while self._waiting and self._waiting[0][0] < self._shown_chars:
+            released.append(self._waiting.popleft()[1])
+        return tuple(released)
