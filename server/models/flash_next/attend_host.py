@@ -19,9 +19,10 @@ TILE_SCORES = 1 << 19
 """Scores of one head group held at once, 2 MB. Source: the fastest of 2^17, 2^19, 2^21 on nano, as the next."""
 TILE_GATHERED = 1 << 17
 """Numbers of keys gathered at once."""
-GATHER_FROM = 4
+GATHER_FROM = 8
 """Contexts of so many budgets on are gathered: copying a row's chosen blocks then costs less than scoring all. Source:
-a row of nano's takes 105 and 113 us at 4 budgets, 143 and 190 at 6, 162 and 268 at 12 (2026-11-30)."""
+a row of nano's takes 105 and 113 us at 4 budgets, 154 and 212 at 8, 162 and 268 at 12, in a loop of its own; within a
+whole model 4 was no gain over 12 (2 x86 cores, 2026-11-30)."""
 
 
 class HostAttention:
