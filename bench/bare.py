@@ -14,7 +14,10 @@ import mlx.core as mx
 import msgspec
 
 from server.models.cache import DraftSegment, MtpHead, Segment, SequenceState, ServedModel
+from server.models.scheduling import OneCore
 
+CORE = OneCore()
+"""Of the thread that imports this, which is the one that steps; an engine has one of its own."""
 CHUNK_TOKENS = 512
 """Of a prefill that only fills a state."""
 
@@ -60,6 +63,7 @@ def leap_state(model: ServedModel, offset: int, seed: int) -> SequenceState:
 
 def time_forward(model: ServedModel, states: Sequence[SequenceState], tokens: Sequence[int]) -> Times:
     """The same tokens for each state, in one forward, verified and taken back."""
+    CORE.settle()
     before = [state.checkpoint() for state in states]
     began_s = time.perf_counter()
     passed = model.forward([Segment(state, tuple(tokens), "all") for state in states])
@@ -74,6 +78,7 @@ def time_forward(model: ServedModel, states: Sequence[SequenceState], tokens: Se
 
 def time_decode(model: ServedModel, state: SequenceState, token: int) -> Times:
     """One token more, kept."""
+    CORE.settle()
     began_s = time.perf_counter()
     logits = model.forward([Segment(state, (token,))]).logits[0]
     assert logits is not None
@@ -103,6 +108,7 @@ class DraftLoop:
 
     def time_round(self) -> Times:
         """One round."""
+        CORE.settle()
         began_s, build_s = time.perf_counter(), 0.0
         kept = self._choose_kept()
         drafts = self._draft(self._head)

@@ -117,9 +117,9 @@ def _decode(
     engine.collect(lambda: bool(trace.emitted))
     before_s = install_clock().seconds
     engine.run(trace)
-    inside_s = install_clock().seconds - before_s
+    outside_s = install_clock().seconds - before_s
     span_s = trace.emitted[-1].at_s - trace.emitted[0].at_s
-    return Stretch(trace, max(0.0, 1 - inside_s / span_s))
+    return Stretch(trace, outside_s / span_s)
 
 
 def _time_bare(model: ServedModel, tokens: Sequence[int], per_step: Mapping[int, float]) -> Bare:

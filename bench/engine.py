@@ -1,6 +1,6 @@
 """What the engine does by itself: drafting, streams side by side, prompts beside decoders, and single forwards.
 
-    uv run python bench/engine.py           # all of it, about 15 minutes on 2 cores
+    uv run python bench/engine.py           # all of it, about 12 minutes on 2 cores
     uv run python bench/engine.py --quick   # the same with few repeats, about 3 minutes
     uv run python bench/engine.py --only contexts rows
 

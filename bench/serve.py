@@ -60,7 +60,8 @@ def main() -> None:
     table = render(report)
     print(table)
     if not args.dry:
-        write_results("serve-quick" if args.quick else "serve", report, table)
+        parts = ["serve", *(args.models if len(args.models) == 1 else ()), *(("quick",) if args.quick else ())]
+        write_results("-".join(parts), report, table)
 
 
 def measure_model(name: str, scratch: Path, args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:

@@ -23,6 +23,7 @@ from server.engine.step import StepRunner, describe_fault
 from server.errors import EngineDead, ModelError
 from server.events import EngineDied, EngineEvent, SequenceEnded
 from server.models.cache import ModelFacts, ServedModel
+from server.models.scheduling import OneCore
 from server.policy import EnginePolicy
 
 IDLE_WAKE_S = 2.0
@@ -119,9 +120,10 @@ class Engine:
             mx.clear_streams()  # without it the process aborts at exit (Linux, MLX 0.32.4)
 
     def _live(self) -> None:
+        core = OneCore()
         model = self._load()
         if model is not None:
-            self._serve(StepRunner(model))
+            self._serve(StepRunner(model), core)
 
     def _load(self) -> ServedModel | None:
         try:
@@ -136,7 +138,7 @@ class Engine:
         self._loaded.set_result(facts)
         return model
 
-    def _serve(self, runner: StepRunner) -> None:
+    def _serve(self, runner: StepRunner, core: OneCore) -> None:
         memory = EngineMemory()
         self._emit(memory.sample(time.monotonic()))
         stopping = False
@@ -155,6 +157,7 @@ class Engine:
             if any(isinstance(change, SequenceEnded) for change in changes):
                 memory.trim(sequence_ended=True)  # a cancelled context may be gigabytes, and no step may follow
             if not runner.idle:
+                core.settle()
                 self._step(runner, memory)
 
     def _messages(self, *, wait: bool) -> Iterator[_Message]:

@@ -15,7 +15,7 @@ import pytest
 from server.errors import SequenceFailed
 from server.models.cache import Segment, ServedModel
 from server.models.flash_next import table as table_module
-from server.models.flash_next.table import NgramTable, TableShard
+from server.models.flash_next.table import FEW_LOOKUPS, NgramTable, TableShard
 from server.models.loader import load_model
 from server.models.tensor_files import TensorInfo, read_header
 
@@ -64,8 +64,19 @@ def test_neighbours_are_read_in_one_go(shards: list[TableShard], monkeypatch: py
         return read(descriptor, length, offset)
 
     monkeypatch.setattr(os, "pread", count)
-    table.gather(np.arange(60)[:, None])
-    assert calls == [50 * COLUMNS * 4, 10 * COLUMNS * 4]
+    table.gather(np.arange(70)[:, None])
+    assert calls == [50 * COLUMNS * 4, 20 * COLUMNS * 4]
+
+
+def test_a_few_rows_are_the_same_read_one_by_one(shards: list[TableShard]) -> None:
+    """In any order, also when one comes twice, and on both sides of a shard's end."""
+    table = NgramTable(shards, COLUMNS, mx.float32)
+    wanted = np.array([[106, 3, 49], [50, 3, 0]])
+    assert wanted.size <= FEW_LOOKUPS
+    assert np.array_equal(np.array(table.gather(wanted)), expect(wanted))
+    many = np.tile(wanted, (20, 1))
+    assert many.size > FEW_LOOKUPS
+    assert np.array_equal(np.array(table.gather(many)), expect(many))
 
 
 def test_a_table_that_is_dropped_closes_its_files(shards: list[TableShard]) -> None:
