@@ -29,7 +29,7 @@ class Total:
 
 @cache
 def install_clock() -> Total:
-    """Count what passes between calls of `mx.eval`, `mx.async_eval` and compiled functions, as long as the process lives.
+    """Count what passes between calls of `mx.eval`, `mx.async_eval` and compiled functions, for the life of a process.
 
     Processor time and not the clock on the wall: MLX's worker takes its turns on the same core, and so do other
     programs. First called before a model is loaded: what is compiled earlier is not seen. Later calls return the same
