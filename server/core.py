@@ -13,6 +13,7 @@ import logging
 import resource
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quart import Quart
@@ -25,10 +26,11 @@ from server.engine.dispatch import Dispatcher
 from server.errors import EngineStalled, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
-from server.model_state import ModelState, explain_load_fault
-from server.models.folder import EMBEDDED, model_name, read_config, resolve_model_folder
+from server.model_state import ModelState, describe_fetch, explain_load_fault
+from server.models.fetch import fetch_model
+from server.models.folder import EMBEDDED, HubId, find_drafter, find_model, model_name, read_config
 from server.policy_store import PolicyStore
-from server.snapshot import ModelView, PolicyView, ServerState, Snapshot
+from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot
 from server.telemetry import ServerFacts, Telemetry
 
 if TYPE_CHECKING:
@@ -45,21 +47,27 @@ log = logging.getLogger(__name__)
 class Core:
     """What serves, without its socket. Lives on the server loop; made before that on the main thread.
 
-    Raises ModelNotFound or CheckpointInvalid when the policy's model folder cannot be one.
+    Raises ModelNotFound or CheckpointInvalid when the policy's model folder cannot be one; a model that has to be
+    fetched is judged when it is there.
     """
 
     def __init__(self, store: PolicyStore, ring: EventRing, show: Callable[[Snapshot], object]) -> None:
         policy = store.state.policy
         self.host, self.port = policy.server.host, policy.server.port
-        self._folder = resolve_model_folder(policy.model.path)
-        read_config(self._folder)
-        self._asked_model, self._asked_dtype = policy.model.path, policy.model.dtype
+        self._asked, self._place = policy.model, find_model(policy.model.path)
+        if isinstance(self._place, Path):
+            read_config(self._place)
         self._store, self._show = store, show
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
         self._stream_changed = asyncio.Event()
-        self._admission = Admission(self._telemetry.streams)
+        self._admission = Admission(
+            self._telemetry.streams, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
+        )
         self._model = ModelState(
-            model_name(policy.model.path), str(self._folder), policy.model.path == EMBEDDED, ring.publish
+            model_name(policy.model.path),
+            str(self._place) if isinstance(self._place, Path) else policy.model.path,
+            policy.model.path == EMBEDDED,
+            ring.publish,
         )
         self._viewed_state, self._policy_view = store.state, store.view()
         self._engine: Engine | None = None
@@ -124,6 +132,8 @@ class Core:
                 engine_error=self._engine_error,
                 resident_bytes=read_resident_bytes(),
                 machine_bytes=self._machine_bytes,
+                memory_budget_bytes=self._model.plan_memory(self._store.state.policy).budget_bytes,
+                promised_bytes=self._admission.promised_bytes,
             )
         )
 
@@ -162,7 +172,24 @@ class Core:
         self._closing = "stopped"
         self.refresh()
 
+    async def _find(self, place: Path | HubId) -> Path:
+        """The folder of a model, which is fetched when it is not here."""
+        if isinstance(place, Path):
+            return place
+
+        def report(progress: FetchView) -> None:
+            if self._model.fetching(progress):
+                log.info("%s: %s", place.repo, describe_fetch(progress))
+
+        self._model.look()
+        return await fetch_model(place, report)
+
     async def _load(self) -> tuple[ModelFacts, TextCodec, str]:
+        folder = await self._find(self._place)
+        drafts_from = find_drafter(self._asked.draft_path)
+        drafter = await self._find(drafts_from) if drafts_from is not None else None
+        if isinstance(self._place, HubId) or isinstance(drafts_from, HubId):
+            self._model.found(folder)
         engine_type, load_model, load_codec, describe_device = await asyncio.to_thread(_import_libraries)
         loop = asyncio.get_running_loop()
 
@@ -171,13 +198,15 @@ class Core:
                 loop.call_soon_threadsafe(dispatcher.receive, events)
 
         engine: Engine = engine_type(
-            lambda: load_model(self._asked_model, self._asked_dtype), deliver, lambda: self._store.state.policy.engine
+            lambda: load_model(self._asked.path, self._asked.dtype, folder, drafter),
+            deliver,
+            lambda: self._store.state.policy.engine,
         )
         dispatcher = Dispatcher(engine, self._observe)
         self._engine, self._dispatcher = engine, dispatcher
         # Shielded: cancelling this wait must not cancel the future that the engine is about to set.
         loaded = asyncio.shield(asyncio.wrap_future(engine.start()))
-        facts, codec = await asyncio.gather(loaded, asyncio.to_thread(load_codec, self._folder))
+        facts, codec = await asyncio.gather(loaded, asyncio.to_thread(load_codec, folder))
         return facts, codec, describe_device()
 
     def _note_stream(self) -> None:

@@ -7,6 +7,7 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 │   └── TerminalUnfit              the terminal cannot show a full-screen program
 ├── ModelError                     a checkpoint cannot be served (also at start-up)
 │   ├── ModelNotFound              no such folder, or no checkpoint in it
+│   ├── ModelNotFetched            it is on Hugging Face, and could not be had from there
 │   ├── CheckpointInvalid          wrong, missing or unreadable tensors or configuration
 │   └── ModelUnsupported           an architecture or quantization that nothing here can run
 ├── PolicyError                    something about homebase.toml
@@ -94,6 +95,12 @@ class ModelNotFound(ModelError):
     """There is no checkpoint where the operator said."""
 
     code = "model_not_found"
+
+
+class ModelNotFetched(ModelError):
+    """The checkpoint could not be had from Hugging Face: no network, no access, no room."""
+
+    code = "model_not_fetched"
 
 
 class CheckpointInvalid(ModelError):

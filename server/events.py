@@ -38,6 +38,18 @@ class PrefillAdvanced(EngineEvent, frozen=True):
     """Of `done_tokens`, those that were not computed for this sequence but for another one with the same prompt."""
 
 
+class PromptLookedUp(EngineEvent, frozen=True):
+    """What of one sequence's prompt the prefix cache had; told once, before its first chunk."""
+
+    request_id: str
+    cached_tokens: int
+    """Taken over: 0 is a miss."""
+    diverged_at: int | None
+    """Position of the first prompt token that is not cached; None when all are."""
+    detail: str
+    """In words."""
+
+
 class TokenLogprob(msgspec.Struct, frozen=True):
     """How likely the model held a token: natural logarithms of its softmax, before penalties, bias, temperature and
     filters."""
@@ -128,6 +140,15 @@ class MemorySampled(EngineEvent, frozen=True):
     active_bytes: int
     cache_bytes: int
     peak_bytes: int
+
+
+class PrefixCacheSampled(EngineEvent, frozen=True):
+    """What the prefix cache holds, in bytes, when that has changed."""
+
+    memory_bytes: int
+    budget_bytes: int
+    """What it may take of memory; 0 when it is off."""
+    disk_bytes: int
 
 
 class EngineDied(EngineEvent, frozen=True):

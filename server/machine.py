@@ -8,6 +8,8 @@ import resource
 import sys
 from pathlib import Path
 
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Of the container that this runs in, by version 2 of Linux's control groups."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -27,6 +29,15 @@ def read_machine_bytes() -> int:
     with contextlib.suppress(OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
     return 0
+
+
+def read_memory_limit_bytes() -> int:
+    """RAM that this process can have: the machine's, or what its container is held to; 0 when neither is known."""
+    machine = read_machine_bytes()
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        held_to = int(_CONTAINER_LIMIT.read_text())
+        return min(machine, held_to) if machine else held_to
+    return machine
 
 
 def find_listener(port: int) -> str | None:

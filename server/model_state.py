@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from server.admission.wording import build_loading_refusal
 from server.errors import EngineDead, HomebaseError
 from server.events import ModelStateChanged
+from server.memory_plan import MemoryPlan
 from server.models.cache import ModelFacts
 from server.policy import Policy
-from server.snapshot import ModelView
+from server.snapshot import FetchView, ModelView
 from server.text.tokenizer import TextCodec
 
 LOADING = "reading weights and tokenizer"
+LOOKING = "looking for it in the cache of Hugging Face, and there"
+TOLD_PARTS = 10
+"""In how many parts the way of a fetch is told in the log; what is on the screen moves all the time."""
 
 
 class ModelState:
@@ -37,7 +42,9 @@ class ModelState:
         self._began_s = clock()
         self._codec: TextCodec | None = None
         self._has_mtp = False
+        self._facts: ModelFacts | None = None
         self._failure: str | None = None
+        self._told_parts = 0
         self._view = ModelView(
             id=name,
             path=path,
@@ -67,9 +74,29 @@ class ModelState:
         """True until it is ready or has failed."""
         return self._view.state == "loading"
 
+    def look(self) -> None:
+        """It is not a folder here, and is looked for."""
+        self._view, self._told_parts = msgspec.structs.replace(self._view, detail=LOOKING), 0
+
+    def fetching(self, progress: FetchView) -> bool:
+        """It is being fetched, and so far; announced in tenths. True when it was."""
+        self._view = msgspec.structs.replace(self._view, detail=describe_fetch(progress), fetch=progress)
+        part = 1 + progress.done_bytes * TOLD_PARTS // max(1, progress.total_bytes)
+        if part <= self._told_parts:
+            return False
+        self._told_parts = part
+        self._announce()
+        return True
+
+    def found(self, folder: Path) -> None:
+        """It is in this folder now, and its weights are read."""
+        self._view = msgspec.structs.replace(self._view, path=str(folder), detail=LOADING, fetch=None)
+        self._began_s = self._clock()
+        self._announce()
+
     def ready(self, facts: ModelFacts, codec: TextCodec, device: str) -> None:
         """It is in memory and can be asked."""
-        self._codec, self._has_mtp = codec, facts.has_mtp
+        self._codec, self._has_mtp, self._facts = codec, facts.has_mtp, facts
         self._view = msgspec.structs.replace(
             self._view,
             state="ready",
@@ -81,7 +108,7 @@ class ModelState:
             weights_bytes=facts.weights_bytes,
             context_limit_tokens=facts.context_limit_tokens,
             device=device,
-            mtp="" if facts.has_mtp else "none: the checkpoint has no multi-token-prediction head",
+            mtp="" if facts.has_mtp else f"none: {facts.no_mtp_because}",
             embedded=facts.embedded,
             load_s=self._clock() - self._began_s,
         )
@@ -92,7 +119,7 @@ class ModelState:
         if self._failure is not None:
             return
         self._failure = reason
-        self._view = msgspec.structs.replace(self._view, state="failed", detail=reason)
+        self._view = msgspec.structs.replace(self._view, state="failed", detail=reason, fetch=None)
         self._announce()
 
     def text(self) -> TextCodec:
@@ -107,13 +134,33 @@ class ModelState:
         """What there is to show, with the context limit that the policy leaves of it."""
         own, allowed = self._view.context_limit_tokens, policy.policy.max_context_tokens
         effective = min(own, allowed) if own and allowed else own
+        most = self.plan_memory(policy).most_tokens
+        effective = min(effective, most) if most else effective  # one for which nothing fits is refused by admission
         mtp = self._view.mtp
         if self._has_mtp:
             mtp = describe_mtp(policy.engine.mtp)
         return msgspec.structs.replace(self._view, effective_context_limit_tokens=effective, mtp=mtp)
 
+    def plan_memory(self, policy: Policy) -> MemoryPlan:
+        """What the policy's memory budget leaves for streams; without limits until it is loaded."""
+        if self._facts is None:
+            return MemoryPlan()
+        return self._facts.plan_memory(policy.engine.memory_budget_gib)
+
     def _announce(self) -> None:
         self._publish(ModelStateChanged(time_s=self._wall(), state=self._view.state, detail=self._view.detail))
+
+
+def describe_fetch(progress: FetchView) -> str:
+    """How far a fetch is, in words."""
+    size, unit = (1e9, "GB") if progress.total_bytes >= 1e9 else (1e6, "MB")
+    words = f"fetching: {progress.done_bytes / size:.1f} of {progress.total_bytes / size:.1f} {unit}"
+    if progress.rate_bps:
+        words += f", {progress.rate_bps / 1e6:.1f} MB/s"
+    if progress.eta_s is not None:
+        minutes = progress.eta_s / 60
+        words += f", {minutes:.0f} min left" if minutes >= 1.5 else f", {progress.eta_s:.0f} s left"
+    return words
 
 
 def explain_load_fault(error: BaseException) -> str:

@@ -100,8 +100,8 @@ class ModelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[
         str,
         _limit(
-            'Folder of the checkpoint, or "nano": the small code-babbling model that ships inside, '
-            "for trying the console.",
+            "Folder of the checkpoint, or OWNER/NAME of one on Hugging Face, which is fetched once, or "
+            '"nano": the small code-babbling model that ships inside, for trying the console.',
             Effect.NEXT_START,
             allowed="1 to 4,096 characters",
             pattern=_ONE_LINE,
@@ -109,6 +109,17 @@ class ModelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_length=4096,
         ),
     ] = "nano"
+    draft_path: Annotated[
+        str,
+        _limit(
+            "Folder, file or OWNER/NAME of a drafting head that comes apart from its model. Empty takes the one in the "
+            "checkpoint or beside it.",
+            Effect.NEXT_START,
+            allowed="up to 4,096 characters",
+            pattern=_ONE_LINE,
+            max_length=4096,
+        ),
+    ] = ""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         _limit(
@@ -151,6 +162,49 @@ class EnginePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Effect.NEXT_STEP,
         ),
     ] = "auto"
+    memory_budget_gib: Annotated[
+        float,
+        _limit(
+            "Memory for the weights, all contexts and the prefix cache together. A request whose context does not fit "
+            "is refused; the prefix cache gives way first. -1 takes what the device allows, 0 watches nothing.",
+            Effect.NEXT_DECISION,
+            unit="GiB",
+            ge=-1,
+            le=4096,
+        ),
+    ] = -1.0
+    wired_limit_gib: Annotated[
+        float,
+        _limit(
+            "On a Mac, memory that the system may not move to disk while the model waits. It keeps the first token "
+            "after a pause quick, and has crashed machines where it left too little for the rest. 0 is off.",
+            Effect.NEXT_START,
+            unit="GiB",
+            ge=0,
+            le=4096,
+        ),
+    ] = 0.0
+    prefix_cache_gib: Annotated[
+        float,
+        _limit(
+            "Memory for what was computed of earlier prompts and replies, so that nobody pays for it twice. -1 takes a "
+            "quarter of what the model leaves free; 0 keeps nothing.",
+            Effect.NEXT_STEP,
+            unit="GiB",
+            ge=-1,
+            le=4096,
+        ),
+    ] = -1.0
+    prefix_cache_disk_gib: Annotated[
+        float,
+        _limit(
+            "The same on disk, in the user's cache folder, where it survives a restart. 0 writes nothing.",
+            Effect.NEXT_STEP,
+            unit="GiB",
+            ge=0,
+            le=65536,
+        ),
+    ] = 0.0
     stall_s: Annotated[
         float,
         _limit(

@@ -54,6 +54,10 @@ class StreamView(msgspec.Struct, frozen=True):
     finished_ago_s: float | None = None
     mtp: str = ""
     """`on`, or `off: ` and why; empty before its first step."""
+    reuse: str = ""
+    """What the prefix cache had of its prompt, in words; empty before it was asked, and when it is off."""
+    diverged_at: int | None = None
+    """Position of the first prompt token that was not cached; None when all were."""
     draft_depth: int | None = None
     """Tokens drafted for its newest decode step."""
     acceptance_ratio: float | None = None
@@ -90,6 +94,17 @@ class PolicyView(msgspec.Struct, frozen=True):
     """Dotted key to value; secrets are shown as dots."""
 
 
+class FetchView(msgspec.Struct, frozen=True):
+    """How far a model is that is being fetched."""
+
+    done_bytes: int
+    total_bytes: int
+    rate_bps: float | None
+    """Bytes per second over the last 10 s."""
+    eta_s: float | None
+    """Seconds that the rest takes at this rate; None when nothing comes."""
+
+
 class ModelView(msgspec.Struct, frozen=True):
     """What is served."""
 
@@ -114,6 +129,8 @@ class ModelView(msgspec.Struct, frozen=True):
     embedded: bool
     """True for nano, the model that ships inside for trying the console."""
     load_s: float | None
+    fetch: FetchView | None = None
+    """While it is being fetched from Hugging Face."""
 
 
 class MemoryView(msgspec.Struct, frozen=True):
@@ -124,6 +141,15 @@ class MemoryView(msgspec.Struct, frozen=True):
     peak_bytes: int
     resident_bytes: int
     machine_bytes: int
+    budget_bytes: int = 0
+    """What MLX may hold in all (engine.memory_budget_gib); 0 when there is no limit."""
+    promised_bytes: int = 0
+    """What the contexts of streams in flight may come to take, at their full length."""
+    prefix_cache_bytes: int = 0
+    """Of the active bytes."""
+    prefix_cache_budget_bytes: int = 0
+    """What the prefix cache may take; 0 when it is off."""
+    prefix_cache_disk_bytes: int = 0
 
 
 class RatesView(msgspec.Struct, frozen=True):

@@ -21,6 +21,8 @@ from server.events import (
     MemorySampled,
     Outcome,
     PrefillAdvanced,
+    PrefixCacheSampled,
+    PromptLookedUp,
     Refused,
     SequenceEnded,
     StepCost,
@@ -71,6 +73,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     engine_error: str | None
     resident_bytes: int
     machine_bytes: int
+    memory_budget_bytes: int = 0
+    promised_bytes: int = 0
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -102,6 +106,8 @@ class _Stream:
     phase: Phase = "waiting"
     prefill_done_tokens: int = 0
     cached_tokens: int = 0
+    reuse: str = ""
+    diverged_at: int | None = None
     computed_tokens: int = 0
     computing_s: float = 0.0
     completion_tokens: int = 0
@@ -189,6 +195,8 @@ class Telemetry:
             match event:
                 case PrefillAdvanced(request_id=request_id) if stream := self._open.get(request_id):
                     self._fold_prefill(stream, event)
+                case PromptLookedUp(request_id=request_id) if stream := self._open.get(request_id):
+                    stream.reuse, stream.diverged_at = event.detail, event.diverged_at
                 case TokensEmitted(request_id=request_id) if stream := self._open.get(request_id):
                     self._fold_tokens(stream, event)
                 case DraftingChanged(request_id=request_id) if stream := self._open.get(request_id):
@@ -320,6 +328,7 @@ class _EngineFold:
         self._emissions: deque[tuple[int, int]] = deque(maxlen=RATE_ROUNDS)
         self._cost = StepCost()
         self._memory = MemorySampled(active_bytes=0, cache_bytes=0, peak_bytes=0)
+        self._prefixes = PrefixCacheSampled(memory_bytes=0, budget_bytes=0, disk_bytes=0)
 
     def took(self, request_id: str, now: float) -> None:
         if self._died:
@@ -336,6 +345,8 @@ class _EngineFold:
                 self._held.discard(event.request_id)
             case MemorySampled():
                 self._memory = event
+            case PrefixCacheSampled():
+                self._prefixes = event
             case StepCost():
                 self._cost = event
             case EngineDied():
@@ -370,6 +381,11 @@ class _EngineFold:
             peak_bytes=self._memory.peak_bytes,
             resident_bytes=facts.resident_bytes,
             machine_bytes=facts.machine_bytes,
+            budget_bytes=facts.memory_budget_bytes,
+            promised_bytes=facts.promised_bytes,
+            prefix_cache_bytes=self._prefixes.memory_bytes,
+            prefix_cache_budget_bytes=self._prefixes.budget_bytes,
+            prefix_cache_disk_bytes=self._prefixes.disk_bytes,
         )
 
     def rates(self, now: float) -> RatesView:
@@ -428,6 +444,8 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         outcome_detail=stream.outcome_detail,
         finished_ago_s=None if stream.ended_s is None else now - stream.ended_s,
         mtp=stream.mtp,
+        reuse=stream.reuse,
+        diverged_at=stream.diverged_at,
         draft_depth=stream.rounds.depth,
         acceptance_ratio=stream.rounds.acceptance(),
         acceptance_by_depth=stream.rounds.acceptance_by_depth(),

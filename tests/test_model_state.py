@@ -7,9 +7,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from server.model_state import ModelState
+from server.events import ModelStateChanged
+from server.model_state import ModelState, describe_fetch
 from server.models.cache import ModelFacts
 from server.policy import EnginePolicy, Policy
+from server.snapshot import FetchView
 
 FACTS = ModelFacts("m", "/m", "qwen4_exp", 100, 4096, "float32", "", 1, 4, True, False)
 
@@ -40,3 +42,31 @@ def test_without_a_head_the_policy_changes_nothing() -> None:
 
 def test_nothing_is_said_before_the_model_is_there() -> None:
     assert ModelState("m", "/m", False, lambda notice: None).view(Policy()).mtp == ""
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "eta_s", "words"),
+    [
+        (None, None, "fetching: 1.5 of 9.0 GB"),
+        (0.0, None, "fetching: 1.5 of 9.0 GB"),
+        (2.5e6, 3000.0, "fetching: 1.5 of 9.0 GB, 2.5 MB/s, 50 min left"),
+        (1e9, 7.5, "fetching: 1.5 of 9.0 GB, 1000.0 MB/s, 8 s left"),
+    ],
+)
+def test_a_fetch_is_told_in_words(rate_bps: float | None, eta_s: float | None, words: str) -> None:
+    assert describe_fetch(FetchView(1_500_000_000, 9_000_000_000, rate_bps, eta_s)) == words
+    assert describe_fetch(FetchView(1_500_000, 9_000_000, rate_bps, eta_s)) == words.replace("GB", "MB")
+
+
+def test_a_fetch_is_announced_in_tenths_and_shown_at_every_step() -> None:
+    told: list[ModelStateChanged] = []
+    state = ModelState("m", "o/m", False, told.append)
+    state.look()
+    for done in range(0, 1001, 5):
+        state.fetching(FetchView(done, 1000, None, None))
+        shown = state.view(Policy()).fetch
+        assert shown is not None
+        assert shown.done_bytes == done
+    assert len(told) == 1 + 11
+    state.fail("no room")
+    assert state.view(Policy()).fetch is None

@@ -16,13 +16,14 @@ import mlx.core as mx
 import pytest
 
 from console.local import LocalSource
-from server.errors import AddressInUse, ModelNotFound, PolicyConflict, PolicyInvalid, StartupError
+from server.errors import AddressInUse, ModelNotFetched, ModelNotFound, PolicyConflict, PolicyInvalid, StartupError
 from server.events import EventRing, ModelStateChanged, StreamEnded
 from server.listen import bind_socket
 from server.models.cache import Forward, ModelFacts, Segment
-from server.models.folder import EMBEDDED_FOLDER
+from server.models.folder import EMBEDDED_FOLDER, HubId
 from server.policy import LimitValue
 from server.runtime import Runtime
+from server.snapshot import FetchView
 
 T = TypeVar("T")
 VOCAB = 3072
@@ -57,9 +58,11 @@ class SteppedModel:
         self.load_gate = threading.Event()
         self.load_gate.set()
         self.load_fault: Exception | None = None
+        self.loaded: tuple[str, Path | None] | None = None
 
-    def load(self, path: str, dtype: str) -> SteppedModel:
-        assert (path, dtype) == ("nano", "auto")
+    def load(self, path: str, dtype: str, folder: Path, drafter: Path | None) -> SteppedModel:
+        assert (dtype, folder) == ("auto", EMBEDDED_FOLDER)
+        self.loaded = (path, drafter)
         assert self.load_gate.wait(60)
         if self.load_fault:
             raise self.load_fault
@@ -357,6 +360,69 @@ def test_what_can_be_known_before_is_told_before_anything_starts(tmp_path: Path,
     rig.config.write_text("")
     with bind_socket("127.0.0.1", rig.port), pytest.raises(AddressInUse):
         rig.runtime.prepare()
+
+
+def test_a_model_that_is_fetched_is_told_on_its_way_and_then_served(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    arrived = threading.Event()
+
+    async def fetch(hub: HubId, report: Callable[[FetchView], object]) -> Path:
+        if hub.repo == "someone/small-model":
+            assert hub.revision == "v2"
+            report(FetchView(done_bytes=3 * 10**9, total_bytes=12 * 10**9, rate_bps=5e7, eta_s=180.0))
+            await asyncio.to_thread(arrived.wait, 30)
+        return EMBEDDED_FOLDER
+
+    monkeypatch.setattr("server.core.fetch_model", fetch)
+    rig.config.write_text('[model]\npath = "someone/small-model@v2"\ndraft_path = "someone/head"\n')
+    rig.start(until="starting")
+    rig.wait_until("it is told", lambda: rig.runtime.snapshot.model.fetch)
+    snapshot = rig.runtime.snapshot
+    assert snapshot.model.id == "small-model"
+    assert snapshot.model.path == "someone/small-model@v2"
+    assert snapshot.model.detail == "fetching: 3.0 of 12.0 GB, 50.0 MB/s, 3 min left"
+    assert "3.0 of 12.0 GB" in httpx.get(f"{rig.url}/ready").text
+    arrived.set()
+    rig.wait_for_state("serving")
+    assert rig.runtime.snapshot.model.fetch is None
+    assert rig.runtime.snapshot.model.path == str(EMBEDDED_FOLDER)
+    assert rig.model.loaded == ("someone/small-model@v2", EMBEDDED_FOLDER)
+    notices = [entry.notice for entry in rig.ring.after(0)]
+    told = [notice.detail for notice in notices if isinstance(notice, ModelStateChanged)]
+    assert any("3.0 of 12.0 GB" in detail for detail in told)
+
+
+def test_a_model_that_cannot_be_fetched_leaves_the_server_up_with_one_sentence(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    async def fetch(hub: HubId, report: Callable[[FetchView], object]) -> Path:
+        raise ModelNotFetched(f"{hub.repo} cannot be reached.")
+
+    monkeypatch.setattr("server.core.fetch_model", fetch)
+    rig.config.write_text('[model]\npath = "someone/small-model"\n')
+    rig.start(until="engine_dead")
+    assert rig.runtime.snapshot.model.state == "failed"
+    assert rig.runtime.snapshot.model.detail == "someone/small-model cannot be reached."
+    assert httpx.get(f"{rig.url}/health").status_code == 503
+
+
+def test_stopping_during_a_fetch_is_in_time(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    ended = threading.Event()
+
+    async def fetch(hub: HubId, report: Callable[[FetchView], object]) -> Path:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        raise AssertionError("it was not cancelled")
+
+    monkeypatch.setattr("server.core.fetch_model", fetch)
+    rig.config.write_text('[model]\npath = "someone/small-model"\n')
+    rig.start(until="starting")
+    rig.wait_until("it looks", lambda: "looking" in rig.runtime.snapshot.model.detail)
+    began = time.monotonic()
+    assert rig.runtime.stop() is True
+    assert time.monotonic() - began < 6
+    assert ended.is_set()
 
 
 async def test_the_console_edits_limits_and_takes_them_back_through_its_source(rig: Rig):

@@ -15,6 +15,8 @@ from server.events import (
     EventRing,
     MemorySampled,
     PrefillAdvanced,
+    PrefixCacheSampled,
+    PromptLookedUp,
     Refused,
     SequenceEnded,
     StepCost,
@@ -458,3 +460,22 @@ def test_the_engine_tells_tokens_per_step_and_what_steps_cost(bench: Bench):
     engine = bench.snapshot().engine
     assert engine.tokens_per_step == 2.0
     assert engine.cost == cost
+
+
+def test_what_was_reused_is_told_with_where_the_prompt_parted(bench: Bench):
+    bench.open(prompt_tokens=100)
+    assert (bench.stream().reuse, bench.stream().diverged_at, bench.stream().cached_tokens) == ("", None, 0)
+    looked_up = PromptLookedUp("r", 60, 71, "60 of 100 tokens")
+    bench.telemetry.fold((looked_up, PrefillAdvanced("r", 60, 0, 0.0, cached_tokens=60)))
+    bench.telemetry.fold((PromptLookedUp("nobody", 1, None, "x"),))
+    bench.prefill(done=100, chunk=40, seconds=0.5)
+    stream = bench.stream()
+    assert (stream.reuse, stream.diverged_at, stream.cached_tokens) == ("60 of 100 tokens", 71, 60)
+    assert stream.prefill_tps == 80
+
+
+def test_what_the_prefix_cache_holds_is_in_the_snapshot(bench: Bench):
+    bench.telemetry.fold((PrefixCacheSampled(memory_bytes=5, budget_bytes=7, disk_bytes=9),))
+    memory = bench.telemetry.build_snapshot(FACTS).memory
+    held = memory.prefix_cache_bytes, memory.prefix_cache_budget_bytes, memory.prefix_cache_disk_bytes
+    assert held == (5, 7, 9)

@@ -10,7 +10,7 @@ from server.snapshot import MemoryView, Snapshot
 
 MEMORY_HIGH_RATIO = 0.80
 MEMORY_FULL_RATIO = 0.92
-"""Shares of the machine's memory from which the gauge says HIGH and FULL."""
+"""Shares of the memory budget, or of the machine where there is none, from which the gauge says HIGH and FULL."""
 REFUSING_FOR_S = 60.0
 """So long after a refusal the slots gauge says REFUSING; full slots alone are nothing bad."""
 
@@ -70,15 +70,20 @@ def _slot_cells(snapshot: Snapshot, room: int) -> Line:
 
 
 def memory_gauge(memory: MemoryView, width: int) -> Line:
-    """MLX's active and cached bytes of the machine's memory, with a mark at the peak; high is bad."""
+    """MLX's active and cached bytes of its budget, with a mark at the peak; high is bad."""
     sign = memory_word(memory)
-    amount = f"{format_ratio(_used_ratio(memory))} of {format_bytes(memory.machine_bytes)}"
+    amount = f"{format_ratio(_used_ratio(memory))} of {format_bytes(_whole_bytes(memory))}"
     room = max(6, width - LABEL_WIDTH - WORD_WIDTH - AMOUNT_WIDTH)
     return _gauge("memory", _memory_bar(memory, room, sign[2]), room, sign, amount, width)
 
 
 def _used_ratio(memory: MemoryView) -> float | None:
-    return (memory.active_bytes + memory.cache_bytes) / memory.machine_bytes if memory.machine_bytes else None
+    whole = _whole_bytes(memory)
+    return (memory.active_bytes + memory.cache_bytes) / whole if whole else None
+
+
+def _whole_bytes(memory: MemoryView) -> int:
+    return memory.budget_bytes or memory.machine_bytes
 
 
 def memory_word(memory: MemoryView) -> tuple[str, str, str]:
@@ -92,7 +97,7 @@ def memory_word(memory: MemoryView) -> tuple[str, str, str]:
 
 
 def _memory_bar(memory: MemoryView, room: int, role: str) -> Line:
-    whole = max(1, memory.machine_bytes, memory.active_bytes + memory.cache_bytes, memory.peak_bytes)
+    whole = max(1, _whole_bytes(memory), memory.active_bytes + memory.cache_bytes, memory.peak_bytes)
     active = _cells(memory.active_bytes, whole, room)
     cache = min(room - active, _cells(memory.cache_bytes, whole, room))
     peak = min(room - 1, _cells(memory.peak_bytes, whole, room))
@@ -117,10 +122,13 @@ def memory_parts(memory: MemoryView, width: int) -> Line:
     parts: list[Span] = [(" " * LABEL_WIDTH, "")]
     for sign, colour, name, number in (
         (f"{ACTIVE} ", "state-ok", "active", memory.active_bytes),
+        ("", "state-ok", "of it prefixes", memory.prefix_cache_bytes),
         (f"{CACHE} ", "gauge-cache", "cache", memory.cache_bytes),
         (f"{PEAK} ", "text-strong", "peak", memory.peak_bytes),
     ):
         part: list[Span] = [(sign, colour), (f"{name} ", "text-muted"), (f"{format_bytes(number)}  ", "")]
+        if not number and not sign:
+            continue
         if line_width((*parts, *part)) <= width + 2:
             parts += part
     return fit_line(tuple(parts), width)

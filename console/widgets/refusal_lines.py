@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.format import cut, format_clock, format_count, pad, safe_text
+from console.format import cut, format_bytes, format_clock, format_count, pad, safe_text
 from console.widgets.lines import Line, split_ends
 from server.events import Refused
 from server.snapshot import Snapshot
@@ -43,7 +43,7 @@ def refusal_line(refused: Refused, width: int) -> Line:
     asked += f" + {format_count(refused.max_tokens)}" if refused.max_tokens is not None else ""
     head: Line = (
         (f"  {format_clock(refused.time_s)}  ", "text-muted"),
-        (f"{pad(safe_text(refused.code), 16)} ", "state-warning bold"),
+        (f"{pad(safe_text(refused.code), 18)} ", "state-warning bold"),
         (f"{pad(who, client_width)} ", "accent-text"),
         (f"{pad(refused.lane, 9)} ", "text-muted") if width >= 100 else ("", ""),
         (f"{use_words(refused)}  ", ""),
@@ -54,7 +54,9 @@ def refusal_line(refused: Refused, width: int) -> Line:
 
 
 def use_words(refused: Refused) -> str:
-    """The limit that said no and its use: `2 of 2`."""
+    """The limit that said no and its use: `2 of 2`, or bytes for memory."""
+    if refused.code == "memory_budget_full":
+        return f"{format_bytes(refused.used)} of {format_bytes(refused.limit)}"
     return f"{format_count(refused.used)} of {format_count(refused.limit)}"
 
 

@@ -34,7 +34,8 @@ def detail_lines(stream: StreamView, snapshot: Snapshot, width: int, rows: int) 
         numbers = beside(_context_parts(stream), rates, half, 0)
         blocks = [beside(_who(stream), _times(stream), half, 0), [*_context(stream, width), *numbers]]
     else:
-        context = [*_context(stream, width), *_context_parts(stream)]
+        reused = _rows("reused", safe_text(stream.reuse), width) if stream.reuse else []
+        context = [*_context(stream, width), *_context_parts(stream), *reused]
         drafting = [row for name, words in drafting_words(stream) for row in _rows(name, words, width)]
         blocks = [_who(stream), context, [*_rates(stream), *drafting], _times(stream)]
     lines = [_headline(stream, width), _rule(width)]

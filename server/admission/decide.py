@@ -7,10 +7,15 @@ from typing import Literal
 import msgspec
 
 from server.events import Lane
+from server.memory_plan import MemoryPlan
 from server.policy import AdmissionPolicy
 
-RefusalCode = Literal["in_flight_full", "draining", "model_loading"]
+RefusalCode = Literal["in_flight_full", "memory_budget_full", "draining", "model_loading"]
 """Why a request may not start; part of the API."""
+
+LEAST_OUTPUT_TOKENS = 4096
+"""Output that there must be memory for, if so much may be generated. Agents ask for far more than they use, so what is
+beyond it is granted as memory allows."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -19,6 +24,9 @@ class Load(msgspec.Struct, frozen=True):
     in_flight: int
     draining: bool = False
     """True once the server takes nothing new because it is about to end."""
+    memory: MemoryPlan = MemoryPlan()
+    promised_bytes: int = 0
+    """What the streams in flight may come to take."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -28,10 +36,18 @@ class Asked(msgspec.Struct, frozen=True):
     prompt_tokens: int
     """0 when the prompt was not counted, because there is no slot for any request."""
     max_tokens: int | None
+    """As the client has it; None when it leaves that open."""
+    output_tokens: int = 0
+    """What its context would leave room for, and what the client asked for at most."""
 
 
 class Admit(msgspec.Struct, frozen=True):
     """It may start."""
+
+    max_tokens: int = 0
+    """So many tokens may be generated: `output_tokens`, or fewer where memory ends sooner."""
+    memory_bytes: int = 0
+    """What it may then come to take."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -40,13 +56,35 @@ class Refuse(msgspec.Struct, frozen=True):
     code: RefusalCode
     limit: int
     used: int
-    """The limit that says no and its use."""
+    """The limit that says no and its use; bytes for memory."""
+    needed: int = 0
+    """For memory, what this request would need at least, in bytes."""
 
 
 def decide(policy: AdmissionPolicy, load: Load, asked: Asked) -> Admit | Refuse:
-    """The decision. Every lane counts against the same limit; what a request asks for changes nothing yet."""
+    """The decision. Every lane counts against the same limits."""
     if load.draining:
         return Refuse("draining", limit=0, used=load.in_flight)
     if load.in_flight >= policy.max_in_flight:
         return Refuse("in_flight_full", limit=policy.max_in_flight, used=load.in_flight)
-    return Admit()
+    if not load.memory.budget_bytes:
+        return Admit(asked.output_tokens)
+    return _fit_memory(load, asked, policy.max_in_flight - load.in_flight)
+
+
+def _fit_memory(load: Load, asked: Asked, places: int) -> Admit | Refuse:
+    """The same by memory alone, for one of so many places that are free.
+
+    A client that leaves open how much it wants shares what is free with those that may still come.
+    """
+    memory, cost = load.memory, load.memory.stream
+    least_tokens = min(asked.output_tokens, LEAST_OUTPUT_TOKENS)
+    free_bytes = memory.room_bytes - load.promised_bytes
+    least_bytes = cost.at(asked.prompt_tokens + least_tokens)
+    if least_bytes > free_bytes:
+        used = memory.model_bytes + load.promised_bytes
+        return Refuse("memory_budget_full", limit=memory.budget_bytes, used=used, needed=least_bytes)
+    share_bytes = free_bytes if asked.max_tokens is not None else free_bytes // places
+    within = cost.tokens_within(share_bytes) - asked.prompt_tokens
+    granted = max(least_tokens, min(asked.output_tokens, within))
+    return Admit(granted, cost.at(asked.prompt_tokens + granted))

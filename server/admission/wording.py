@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from server.admission.decide import Refuse
 from server.errors import Refusal
+from server.memory_plan import say_bytes
 
 
 def build_refusal(refuse: Refuse, retry_after_s: int) -> Refusal:
@@ -33,6 +34,13 @@ def _say(refuse: Refuse, retry_after_s: int) -> str:
                 f"Refused by homebase admission: {refuse.used} of {refuse.limit} in flight "
                 f"(policy.max_in_flight = {refuse.limit}). A place is free again when a running completion ends, "
                 f"likely in about {retry_after_s} s."
+            )
+        case "memory_budget_full":
+            free_bytes = max(0, refuse.limit - refuse.used)
+            return (
+                f"Refused by homebase admission: this needs {say_bytes(refuse.needed)} of memory, and "
+                f"{say_bytes(free_bytes)} of {say_bytes(refuse.limit)} are free (engine.memory_budget_gib). Some is "
+                f"free again when a running completion ends, likely in about {retry_after_s} s."
             )
         case "draining":
             return (

@@ -65,9 +65,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
     identity: Identity
     model: ModelView
 
-    def build_asked(self, prompt_tokens: int) -> Asked:
+    def build_asked(self, prompt_tokens: int, output_tokens: int = 0) -> Asked:
         """What admission is asked."""
-        return Asked(self.identity.lane, prompt_tokens, self.chat.asked_max_tokens)
+        return Asked(self.identity.lane, prompt_tokens, self.chat.asked_max_tokens, output_tokens)
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -76,6 +76,8 @@ class Prompt(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]
     max_tokens: int
     sampling: Sampling
+    boundaries: tuple[int, ...]
+    """Where its messages begin."""
 
 
 class ChatEndpoint:
@@ -133,7 +135,7 @@ class ChatEndpoint:
         self._refuse_unread(request, limit)
         ids = await self._encode(request, codec, limit)
         max_tokens = plan_max_tokens(len(ids), chat.asked_max_tokens, chat.max_tokens_name, request.model)
-        return Prompt(tuple(ids), max_tokens, sampling)
+        return Prompt(tuple(ids), max_tokens, sampling, codec.find_boundaries(ids))
 
     async def _encode(self, request: ChatRequest, codec: TextCodec, limit_tokens: int) -> list[int]:
         try:
@@ -159,23 +161,15 @@ class ChatEndpoint:
     def _start(self, request: ChatRequest, prompt: Prompt) -> StreamLife:
         """Take a slot and hand over to the engine. No await in here: two requests never see the same slot free."""
         services, codec = self._services, self._services.text()
-        engine_request = EngineRequest(
-            request.caller.request_id,
-            prompt.token_ids,
-            prompt.max_tokens,
-            prompt.sampling,
-            codec.stop_ids,
-            priority=PRIORITY[request.identity.lane],
-            top_logprobs=request.chat.wanted_logprobs,
-        )
-        asked = request.build_asked(len(prompt.token_ids))
+        asked = request.build_asked(len(prompt.token_ids), prompt.max_tokens)
         with ExitStack() as undo:
             permit = services.admission.admit(asked, services.read_policy().policy)
             undo.callback(permit.release)
-            tokens = services.dispatcher().submit(engine_request, on_left=permit.release)
+            granted = msgspec.structs.replace(prompt, max_tokens=permit.max_tokens)
+            tokens = services.dispatcher().submit(_build_engine_request(request, granted, codec), permit.release)
             undo.pop_all()
         reply = Reply(codec.build_detokenizer(), request.chat.stops, len(prompt.token_ids))
-        return self._follow(request, prompt, tokens, reply)
+        return self._follow(request, granted, tokens, reply)
 
     def _follow(self, request: ChatRequest, prompt: Prompt, tokens: TokenStream, reply: Reply) -> StreamLife:
         identity, model = request.identity, request.model
@@ -217,6 +211,19 @@ class ChatEndpoint:
                 max_tokens=request.chat.asked_max_tokens,
             )
         )
+
+
+def _build_engine_request(request: ChatRequest, prompt: Prompt, codec: TextCodec) -> EngineRequest:
+    return EngineRequest(
+        request.caller.request_id,
+        prompt.token_ids,
+        prompt.max_tokens,
+        prompt.sampling,
+        codec.stop_ids,
+        priority=PRIORITY[request.identity.lane],
+        top_logprobs=request.chat.wanted_logprobs,
+        boundaries=prompt.boundaries,
+    )
 
 
 async def _collect(life: StreamLife, answer: ChatAnswer) -> bytes:

@@ -47,6 +47,7 @@ ROWS: dict[type[HomebaseError], Row] = {
     # A model that cannot be loaded stays so until the operator acts: asking again is in vain.
     errors.ModelError: Row(500, "model_error", can_retry=False),
     errors.ModelNotFound: Row(500, "model_error", can_retry=False),
+    errors.ModelNotFetched: Row(500, "model_error", can_retry=False),
     errors.CheckpointInvalid: Row(500, "model_error", can_retry=False),
     errors.ModelUnsupported: Row(500, "model_error", can_retry=False),
     errors.PolicyError: Row(400, "policy_error"),

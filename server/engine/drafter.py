@@ -17,7 +17,6 @@ from server.models.cache import MtpHead
 MtpSetting = Literal["auto", "off", 1, 2, 3, 4]
 """`[engine] mtp`."""
 
-NO_HEAD = "the checkpoint has no multi-token-prediction head"
 OFF_BY_POLICY = "[engine] mtp is off"
 MISSED = "drafting was off for a part of this stream, which the head has not read"
 
@@ -38,6 +37,7 @@ class Drafter:
         self._fixed: int | None = None
         """A depth that is not this stream's own choice: the policy's, or one to be measured."""
         self._why_not = ""
+        self._has_head = True
         self._told = ""
 
     @property
@@ -59,10 +59,11 @@ class Drafter:
         """Whether the depth is to be chosen anew."""
         return self.trail is not None and self._choice.review_in_rounds <= 0
 
-    def begin(self, head: MtpHead | None, setting: MtpSetting) -> None:
+    def begin(self, head: MtpHead | None, setting: MtpSetting, no_head_because: str) -> None:
         """Before the first token is run."""
+        self._has_head = head is not None
         if head is None:
-            self._why_not = NO_HEAD
+            self._why_not = no_head_because
         elif setting == "off":
             self._why_not = OFF_BY_POLICY
         else:
@@ -71,12 +72,12 @@ class Drafter:
     @property
     def has_missed_nothing(self) -> bool:
         """Whether another sequence could go on from here and draft as it would have by itself."""
-        return self.trail is not None or self._why_not in (NO_HEAD, OFF_BY_POLICY)
+        return self.trail is not None or not self._has_head or self._why_not == OFF_BY_POLICY
 
     def fork(self, next_id: int) -> Drafter:
         """A drafter for a sequence that parts from this one here, with `next_id` after what the model has read."""
         drafter = Drafter()
-        drafter._why_not = self._why_not
+        drafter._why_not, drafter._has_head = self._why_not, self._has_head
         drafter.trail = None if self.trail is None else self.trail.fork(next_id)
         return drafter
 
@@ -86,7 +87,7 @@ class Drafter:
 
     def follow(self, setting: MtpSetting) -> None:
         """The policy of now. One that comes on again finds streams that the head has not followed."""
-        if setting == "off" and self._why_not != NO_HEAD:
+        if setting == "off" and self._has_head:
             self.end(OFF_BY_POLICY)
         elif setting != "off" and self._why_not == OFF_BY_POLICY:
             self._why_not = MISSED

@@ -62,6 +62,25 @@ class DraftTrail:
         trail._streams, trail._token_ids = [*self._streams], [*self._token_ids[:-1], next_id]
         return trail
 
+    @property
+    def newest_stream(self) -> mx.array:
+        """The stream (1, N, H) of the newest row, which always waits: the head reads only in a step that feeds more."""
+        return self._streams[-1][-1:]
+
+    def read_up(self, head: MtpHead) -> None:
+        """Let the head read all rows that wait but the newest, whose token is not the same in every continuation."""
+        count = self.waiting_rows - 1
+        if count < 1:
+            return
+        before, streams = self.state.checkpoint(), mx.concatenate(self._streams)
+        try:
+            head.forward((DraftSegment(self.state, streams[:count], tuple(self._token_ids[:count]), False),))
+            mx.eval(self.state.arrays())
+        except Exception:
+            self.state.rollback(before)
+            raise
+        self._streams, self._token_ids = [mx.contiguous(streams[count:])], self._token_ids[count:]
+
     def settle(self) -> None:
         """The rows that waited are in the state."""
         self._streams, self._token_ids = [], []

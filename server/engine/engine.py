@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 import mlx.core as mx
 import msgspec
 
-from server.engine.memory import EngineMemory
+from server.engine.memory import EngineMemory, set_wired_limit
 from server.engine.request import EngineRequest
 from server.engine.step import StepRunner, describe_fault
 from server.errors import EngineDead, ModelError
@@ -25,6 +25,9 @@ from server.events import EngineDied, EngineEvent, SequenceEnded
 from server.models.cache import ModelFacts, ServedModel
 from server.models.scheduling import OneCore
 from server.policy import EnginePolicy
+
+WRITE_WAIT_S = 3.0
+"""What the engine waits at its end for the prefix cache's files."""
 
 IDLE_WAKE_S = 2.0
 """Longest sleep without work: how often memory is sampled then. Costs nothing that can be measured."""
@@ -133,6 +136,7 @@ class Engine:
             self._die(error)
             self._loaded.set_exception(error)
             return None
+        set_wired_limit(self._read_policy().wired_limit_gib)
         gc.collect()
         gc.freeze()  # or a full collection over a loaded model stops every thread for 200 ms
         self._loaded.set_result(facts)
@@ -159,6 +163,7 @@ class Engine:
             if not runner.idle:
                 core.settle()
                 self._step(runner, memory)
+        runner.close(WRITE_WAIT_S)
 
     def _messages(self, *, wait: bool) -> Iterator[_Message]:
         """What is in the inbox now; with `wait`, sleeps until there is something or memory is due to be sampled."""
@@ -170,10 +175,13 @@ class Engine:
 
     def _step(self, runner: StepRunner, memory: EngineMemory) -> None:
         self._step_began_s = time.monotonic()
-        events = runner.run_step(self._read_policy())
+        policy = self._read_policy()
+        memory.follow(runner.find_budget(policy))
+        events = runner.run_step(policy)
         self._step_began_s = None
-        self._emit((*events, *_sample(memory, runner)))
+        # Before it is told: what a step has left over is no memory in use.
         memory.trim(sequence_ended=any(isinstance(event, SequenceEnded) for event in events))
+        self._emit((*events, *_sample(memory, runner)))
 
     def _emit(self, events: tuple[EngineEvent, ...]) -> None:
         if events:

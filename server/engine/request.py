@@ -44,3 +44,5 @@ class EngineRequest(msgspec.Struct, frozen=True):
     """Of prompts that wait, those with the lowest number are read first."""
     top_logprobs: int | None = None
     """None: no log-probabilities; else each token's is told, beside those of the 0..20 most likely ones."""
+    boundaries: tuple[int, ...] = ()
+    """Where in the prompt its messages begin, ascending; the prefix cache takes points there."""

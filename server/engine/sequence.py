@@ -8,6 +8,7 @@ import mlx.core as mx
 from msgspec.structs import replace
 
 from server.engine.drafter import Drafter, MtpSetting
+from server.engine.drafting import DraftTrail
 from server.engine.logprobs import measure_logprobs
 from server.engine.request import EngineRequest
 from server.engine.sampler import Drawn, TokenSampler
@@ -32,6 +33,11 @@ class Sequence:
         self.emitted_tokens = 0
         self.common_tokens: dict[str, int] = {}
         """How many of the prompt's first tokens are also those of each prompt that was waiting before."""
+        self.is_new = True
+        """Until it was looked up what of its prompt is cached."""
+        self.points: tuple[int, ...] = ()
+        """Where its prefill stops for the prefix cache, ascending."""
+        self._emitted_ids: list[int] = []
         self._state: SequenceState | None = None
         self._last_token = -1
         self._last_chunk_step = -1
@@ -53,6 +59,9 @@ class Sequence:
             context_tokens=0 if self._state is None else self._state.offset,
             draft_tokens=0 if self.prompt_tokens_left else min(self.drafter.depth, room),
             primes=self.drafter.trail is not None,
+            chunk_tokens_at_most=next(
+                (p - self.prefilled_tokens for p in self.points if p > self.prefilled_tokens), None
+            ),
         )
 
     @property
@@ -72,11 +81,17 @@ class Sequence:
         assert self._state is not None, "the sequence is open"
         return self._state
 
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens in the state."""
+        known = (*self.request.prompt_ids, *self._emitted_ids) if self._emitted_ids else self.request.prompt_ids
+        return known[: 0 if self._state is None else self._state.offset]
+
     def open(self, model: ServedModel, setting: MtpSetting) -> None:
         """Build what the model remembers of it, at its first turn."""
         if self._state is None:
             self._state = model.build_state()
-            self.drafter.begin(model.mtp, setting)
+            self.drafter.begin(model.mtp, setting, model.facts.no_mtp_because)
 
     def follow(self, setting: MtpSetting) -> None:
         """The policy of now, once it is open."""
@@ -88,6 +103,13 @@ class Sequence:
         done = leader.prefilled_tokens
         drafter = leader.drafter.fork(self.request.prompt_ids[done])
         self._state, self.drafter, self.prefilled_tokens = leader.state.fork(), drafter, done
+
+    def resume(self, state: SequenceState, trail: DraftTrail | None, model: ServedModel, setting: MtpSetting) -> None:
+        """Begin with the first tokens of the prompt in the state, and the head where it stood there."""
+        self.open(model, setting)
+        self._state, self.prefilled_tokens = state, state.offset
+        if self.drafter.trail is not None:
+            self.drafter.trail = trail
 
     def inputs(self, turn: Turn, drafted: tuple[int, ...]) -> tuple[int, ...]:
         """The tokens that the model reads in a turn: the next prompt tokens, or the newest token and its drafts."""
@@ -131,11 +153,19 @@ class Sequence:
         self.prefilled_tokens += tokens
         self._last_chunk_step = step
 
+    def cut_at_stop(self, drawn: Items[int]) -> Items[int]:
+        """Tokens as drawn, up to the first that ends the sequence."""
+        for count, token in enumerate(drawn, start=1):
+            if token in self.request.stop_ids:
+                return drawn[:count]
+        return drawn
+
     def advance_tokens(self, drawn: Items[int]) -> tuple[tuple[int, ...], Outcome | None]:
         """Take tokens as drawn: those up to the one that ends the sequence, and how it does."""
         for count, token in enumerate(drawn, start=1):
             self.emitted_tokens += 1
             self._last_token = token
+            self._emitted_ids.append(token)
             if self._shaper is not None:
                 self._shaper.note(token)
             if token in self.request.stop_ids:

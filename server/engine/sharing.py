@@ -92,4 +92,6 @@ def hold_back(needs: Sequence[Need], shares: Mapping[str, Share]) -> list[Need]:
 def _lead(need: Need, urgent: int, ends: int) -> Need:
     """The need of one that others wait for."""
     most = ends - need.context_tokens
+    if need.chunk_tokens_at_most is not None:
+        most = min(most, need.chunk_tokens_at_most)
     return msgspec.structs.replace(need, priority=min(need.priority, urgent), chunk_tokens_at_most=most)

@@ -22,6 +22,7 @@ from server.engine.drafting import LAG_ROWS, DraftJob, propose
 from server.engine.forking import share_prompts, take_over
 from server.engine.packed import Part, Ran, build_part, run_pass, take_back
 from server.engine.request import EngineRequest
+from server.engine.resuming import Resumer
 from server.engine.sampler import explain_unusable
 from server.engine.scheduler import ChunkLimits, Turn, plan_step
 from server.engine.sequence import Sequence, check_request
@@ -52,6 +53,7 @@ class StepRunner:
         self._model = model
         self._facts = model.facts
         self._sequences: dict[str, Sequence] = {}
+        self._resumer = Resumer(model)
         self._costs = CostModel()
         self._steps = 0
         self._decode_steps: Counter[int] = Counter()
@@ -67,6 +69,10 @@ class StepRunner:
     def cost(self) -> StepCost:
         """What steps have told of their cost."""
         return self._costs.cost
+
+    def find_budget(self, policy: EnginePolicy) -> int:
+        """Bytes that MLX may hold in all; 0 when the policy or the machine sets no limit."""
+        return self._facts.plan_memory(policy.memory_budget_gib).budget_bytes
 
     def add(self, request: EngineRequest) -> tuple[EngineEvent, ...]:
         """Take a request in; no work is done yet. One that does not fit the model ends at once."""
@@ -94,11 +100,15 @@ class StepRunner:
         """Drop every sequence."""
         return tuple(self._end(request_id, "cancelled") for request_id in tuple(self._sequences))
 
+    def close(self, timeout_s: float) -> None:
+        """Nothing will be asked for any more; waits at most so long for what is being written to disk."""
+        self._resumer.close(timeout_s)
+
     def run_step(self, policy: EnginePolicy) -> tuple[EngineEvent, ...]:
         """Run one planned step to its end; what it did, `StepDone` first."""
+        events: list[EngineEvent] = self._resumer.advance(self._sequences.values(), policy)
         began_s = time.monotonic()
         self._steps += 1
-        events: list[EngineEvent] = []
         turns = [turn for turn in self._plan(policy, events) if self._open(turn, policy, events)]
         jobs = self._build_jobs(turns)
         waiting_rows = sum(job.trail.waiting_rows for job in jobs.values())
@@ -112,14 +122,15 @@ class StepRunner:
         events.extend(self._tell_drafting(parts))
         events.extend(self._begin_states(parts))
         now_s = time.monotonic()
-        self._costs.observe(load, now_s - began_s)
+        if turns:
+            self._costs.observe(load, now_s - began_s)
         self._decode_steps[load.sequences] += 1
         emitted = [len(event.token_ids) for event in events if isinstance(event, TokensEmitted)]
         done = StepDone(now_s, now_s - began_s, load.prefill_tokens, sum(emitted), len(turns), len(emitted))
         return (done, *events)
 
     def _plan(self, policy: EnginePolicy, events: list[EngineEvent]) -> tuple[Turn, ...]:
-        sequences = self._sequences.values()
+        sequences = [each for each in self._sequences.values() if not each.is_new]
         for each in sequences:
             each.follow(policy.mtp)
         shares, forked = share_prompts(sequences)
@@ -180,7 +191,7 @@ class StepRunner:
         usable = count_usable(ran.peaks)
         if ran.drawn and not usable:
             return [self._end(request_id, "failed", explain_unusable(ran.peaks[0]))]
-        drawn = ran.drawn[: min(accept(part.drafted, ran.drawn) + 1, usable)]
+        drawn = sequence.cut_at_stop(ran.drawn[: min(accept(part.drafted, ran.drawn) + 1, usable)])
         if part.drafted and len(drawn) <= len(part.drafted):
             sequence.state.rollback(part.before, len(drawn))
         if ran.streams is not None:
@@ -219,7 +230,7 @@ class StepRunner:
         return PrefillAdvanced(sequence.request.id, sequence.prefilled_tokens, tokens, seconds)
 
     def _end(self, request_id: str, outcome: Outcome, error: str | None = None) -> SequenceEnded:
-        del self._sequences[request_id]
+        self._resumer.leave(self._sequences.pop(request_id), outcome)
         return SequenceEnded(request_id, outcome, time.monotonic(), error)
 
 

@@ -8,6 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 import mlx.core as mx
 import msgspec
 
+from server.memory_plan import MemoryPlan, StreamCost, find_budget
+
 
 @runtime_checkable
 class SequenceState(Protocol):
@@ -45,6 +47,51 @@ class SequenceState(Protocol):
 
     def arrays(self) -> list[mx.array]:
         """All arrays that the next step depends on, to be evaluated with it."""
+        ...
+
+
+class FixedPart(msgspec.Struct, frozen=True):
+    """What a state holds besides rows by position. Right only at the offset where it was taken."""
+
+    offset: int
+    """Tokens in the state there."""
+    arrays: dict[str, mx.array]
+    notes: dict[str, str]
+    """What is no array, in words that a file's header can hold."""
+
+    @property
+    def fits_anywhere(self) -> bool:
+        """True when there is nothing in it: rows alone make a state of this kind, at whatever position they are cut."""
+        return not self.arrays and not self.notes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+RowArrays = tuple[mx.array, ...]
+"""Rows of a span of positions, of everything that has them: arrays whose axis 2 counts the positions."""
+
+
+@runtime_checkable
+class StorableState(SequenceState, Protocol):
+    """A state that can be taken apart and built again: its rows by spans, and the rest at one position."""
+
+    def export_rows(self, first: int, end: int) -> RowArrays:
+        """The rows of positions first..end-1. They keep no larger buffer alive once they are evaluated."""
+        ...
+
+    def export_fixed(self) -> FixedPart:
+        """What else there is at the present offset."""
+        ...
+
+    def restore(self, spans: Sequence[RowArrays], fixed: FixedPart) -> None:
+        """Make this empty state what it was where `fixed` was taken, from the rows of all spans before, in order.
+
+        Nothing is shared with what is handed in. Raises ValueError when it is not of this model; the state is then
+        to be dropped.
+        """
         ...
 
 
@@ -115,8 +162,21 @@ class ModelFacts(msgspec.Struct, frozen=True):
     parameters: int
     weights_bytes: int
     has_mtp: bool
-    """True when the checkpoint carries a multi-token-prediction head."""
+    """True when a multi-token-prediction head is loaded with it."""
     embedded: bool
+    no_mtp_because: str = "the checkpoint has no multi-token-prediction head"
+    """Why nothing is drafted when there is none."""
+    stream_bytes: int = 0
+    """Memory of one sequence's state, the head's included, whatever its length."""
+    token_bytes: int = 0
+    """What each token adds to it."""
+    device_bytes: int = 0
+    """Memory that a program should not exceed on this device; 0 when nothing says so."""
+
+    def plan_memory(self, memory_budget_gib: float) -> MemoryPlan:
+        """What a budget leaves for streams beside this model; a negative one is what the device allows."""
+        budget = find_budget(memory_budget_gib, self.device_bytes)
+        return MemoryPlan(budget, self.weights_bytes, StreamCost(self.stream_bytes, self.token_bytes))
 
 
 class ServedModel(Protocol):

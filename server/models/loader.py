@@ -1,4 +1,4 @@
-"""From the `[model] path` of the policy to a model that the engine can run. Local folders only; nothing is fetched."""
+"""From the `[model] path` of the policy to a model that the engine can run. Local folders only: `fetch` fetches."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ import mlx.core as mx
 import msgspec
 
 from server.errors import ModelUnsupported
+from server.machine import read_memory_limit_bytes
+from server.memory_plan import MACHINE_SHARE
 from server.models.cache import ModelFacts, ServedModel
 from server.models.flash_next.checkpoint import load_flash_next
-from server.models.flash_next.config import MODEL_TYPES
-from server.models.flash_next.served import ServedFlashNext
+from server.models.flash_next.config import DRAFTER_TYPES, MODEL_TYPES
+from server.models.flash_next.served import ServedFlashNext, measure_stream
+from server.models.flash_next.sources import check_drafter
 from server.models.folder import EMBEDDED, model_name, read_config, resolve_model_folder
 from server.models.scheduling import schedule_as_batch
 from server.models.tensor_files import scan_checkpoint
 from server.models.weights import name_dtype
 from server.models.zoo import FAULTS, ServedZoo, load_zoo, one_line
 
+UNUSED_HEAD = "the checkpoint's multi-token-prediction head is of an architecture that is decoded plainly here"
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
-def load_model(path: str, dtype: str) -> ServedModel:
+def load_model(path: str, dtype: str, folder: Path | None = None, drafter: Path | None = None) -> ServedModel:
     """Load the checkpoint at `path`, in `dtype` or, with "auto", in what suits the device.
+
+    `folder` is where it lies, when `path` is a name that it was fetched by. `drafter` is a folder or file with a
+    drafting head for it.
 
     Weights are evaluated on the calling thread, which must be the one that will run the model; on a CPU it is
     scheduled as a batch from here on.
@@ -33,21 +40,42 @@ def load_model(path: str, dtype: str) -> ServedModel:
         CheckpointInvalid: its configuration or tensors are wrong, missing or unreadable.
         ModelUnsupported: an architecture, layout or packing that nothing here can run.
     """
-    folder = resolve_model_folder(path)
+    folder = folder or resolve_model_folder(path)
     raw = read_config(folder)
-    scan_checkpoint(folder)
+    tensors = scan_checkpoint(folder)
     kept = choose_dtype(dtype)
     if mx.default_device() == mx.cpu:
         schedule_as_batch()
     facts = _begin_facts(path, folder, raw)
-    ours = facts.architecture in MODEL_TYPES
-    model = _load_flash_next(folder, raw, kept, facts) if ours else load_zoo(folder, raw, kept, facts)
+    if facts.architecture in MODEL_TYPES:
+        model = _load_flash_next(folder, raw, kept, facts, drafter and check_drafter(drafter))
+    else:
+        _refuse_drafters(folder, facts, drafter)
+        if any(name.startswith("mtp.") or ".mtp." in name for name in tensors):
+            facts = msgspec.structs.replace(facts, no_mtp_because=UNUSED_HEAD)
+        model = load_zoo(folder, raw, kept, facts)
     _rehearse(model)
     return model
 
 
-def _load_flash_next(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None, facts: ModelFacts) -> ServedFlashNext:
-    loaded = load_flash_next(folder, raw, dtype)
+def _refuse_drafters(folder: Path, facts: ModelFacts, drafter: Path | None) -> None:
+    if facts.architecture in DRAFTER_TYPES:
+        raise ModelUnsupported(
+            f"{folder} holds a drafting head alone: set [model] path to the model that it drafts for, and [model] "
+            "draft_path to this."
+        )
+    if drafter is not None:
+        raise ModelUnsupported(
+            f"[model] draft_path is set, but {facts.id} is of the model_type {facts.architecture!r}, which cannot "
+            f"draft here; only {', '.join(sorted(MODEL_TYPES))} can. Leave draft_path empty."
+        )
+
+
+def _load_flash_next(
+    folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None, facts: ModelFacts, drafter: Path | None
+) -> ServedFlashNext:
+    loaded = load_flash_next(folder, raw, dtype, drafter)
+    cost = measure_stream(loaded.model)
     complete = msgspec.structs.replace(
         facts,
         vocab_size=loaded.config.vocab_size,
@@ -56,6 +84,8 @@ def _load_flash_next(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None, 
         parameters=loaded.parameters,
         weights_bytes=loaded.weights_bytes,
         has_mtp=loaded.has_mtp,
+        stream_bytes=cost.fixed_bytes,
+        token_bytes=cost.token_bytes,
     )
     return ServedFlashNext(loaded.model, complete)
 
@@ -112,7 +142,15 @@ def _begin_facts(path: str, folder: Path, raw: dict[str, Any]) -> ModelFacts:
         weights_bytes=0,
         has_mtp=False,
         embedded=path == EMBEDDED,
+        device_bytes=_find_device_bytes(),
     )
+
+
+def _find_device_bytes() -> int:
+    """What a program should hold at most: the device's own word, or a share of the machine's memory."""
+    # MLX names what a GPU should not exceed; for a CPU it names nothing.
+    named = mx.device_info().get("max_recommended_working_set_size")
+    return int(named) if named else int(MACHINE_SHARE * read_memory_limit_bytes())
 
 
 def describe_device() -> str:

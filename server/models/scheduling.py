@@ -26,6 +26,14 @@ def schedule_as_batch() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
+def schedule_plainly() -> None:
+    """On any core and like any other thread: for one that was started by a thread that runs a model."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # some sandboxes
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+
+
 class OneCore:
     """Keeps the calling thread and the workers that it started on one core, which the system picks again and again.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from server.errors import CheckpointInvalid, ModelNotFound
 
 MAX_HEADER_BYTES = 100_000_000
 """More is refused by the safetensors format itself."""
+
+SHOWN_NAMES = 3
+"""Names that an error lists; the rest are counted."""
 
 DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -32,6 +36,8 @@ class TensorInfo(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     start: int
     end: int
+    name: str
+    """As the file has it."""
 
 
 def scan_checkpoint(folder: Path) -> dict[str, TensorInfo]:
@@ -44,9 +50,10 @@ def scan_checkpoint(folder: Path) -> dict[str, TensorInfo]:
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise ModelNotFound(f"{folder} has no model*.safetensors file, so there are no weights to load.")
-    _check_index(folder, {file.name for file in files})
+    named = _read_index(folder, {file.name for file in files})
     tensors: dict[str, TensorInfo] = {}
-    for file in files:
+    # Files that the index names come last, so that what an earlier conversion left behind does not count.
+    for file in sorted(files, key=lambda file: file.name in named):
         tensors.update(read_header(file))
     return tensors
 
@@ -68,7 +75,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
 def _parse_header(file: Path, header: bytes) -> dict[str, Any]:
     try:
         entries = json.loads(header)
-    except ValueError:  # also UnicodeDecodeError
+    except (ValueError, RecursionError):  # also UnicodeDecodeError
         entries = None
     if not isinstance(entries, dict):
         raise CheckpointInvalid(f"{file} is not a safetensors file, or its beginning is damaged; fetch it again.")
@@ -86,19 +93,31 @@ def _check_entry(file: Path, name: str, entry: Any, base: int, size: int) -> Ten
     if base + end > size:
         raise CheckpointInvalid(f"{file} is cut short: {name} ends at byte {base + end:,}, the file at {size:,}.")
     width = DTYPE_BYTES.get(dtype)
-    if start < 0 or (width is not None and end - start != math.prod(shape) * width):
+    if (
+        not 0 <= start <= end
+        or min(shape, default=0) < 0
+        or (width is not None and end - start != math.prod(shape) * width)
+    ):
         raise CheckpointInvalid(f"{file} gives {name} a length that does not match its shape {list(shape)} of {dtype}.")
-    return TensorInfo(file=file, dtype=dtype, shape=shape, start=base + start, end=base + end)
+    return TensorInfo(file=file, dtype=dtype, shape=shape, start=base + start, end=base + end, name=name)
 
 
-def _check_index(folder: Path, present: set[str]) -> None:
+def _read_index(folder: Path, present: set[str]) -> set[str]:
+    """The files that the folder's index names, all of them `present`; empty when there is no index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
-        return
+        return set()
     try:
-        named = set(json.loads(index.read_bytes())["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        named = {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise CheckpointInvalid(f"{index} is not a readable index of tensors; fetch it again.") from None
-    if missing := sorted(named - present):
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise CheckpointInvalid(f"{folder} lacks files that its index names: {', '.join(missing[:3])}{more}.")
+    missing = sorted(name for name in named - present if not (folder / name).is_file())
+    if missing:
+        raise CheckpointInvalid(f"{folder} lacks files that its index names: {list_names(missing)}.")
+    return named
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(names[:SHOWN_NAMES]) + more

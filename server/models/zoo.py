@@ -20,8 +20,9 @@ from mlx_lm.utils import MODEL_REMAPPING, get_total_parameters
 from mlx_lm.utils import load_model as load_lm_model
 
 from server.errors import CheckpointInvalid, ModelUnsupported
-from server.models.cache import Forward, ModelFacts, Segment
+from server.models.cache import FixedPart, Forward, ModelFacts, RowArrays, Segment
 from server.models.weights import count_bytes, name_arrays, name_dtype
+from server.models.zoo_store import export_rows, export_whole, has_rows, measure_cache, restore_rows, restore_whole
 
 CONTEXT_FIELDS = (
     "max_position_embeddings",
@@ -116,6 +117,31 @@ class ZooState:
         fork._offset = self._offset
         return fork
 
+    def export_rows(self, first: int, end: int) -> RowArrays:
+        """Keys and values of positions first..end-1, of each cache that is nothing else."""
+        assert 0 <= first <= end <= self._offset, "rows that are there"
+        return export_rows(self._with_rows, first, end)
+
+    def export_fixed(self) -> FixedPart:
+        """All other caches, whole."""
+        return export_whole(self.caches, self._offset)
+
+    def restore(self, spans: Sequence[RowArrays], fixed: FixedPart) -> None:
+        """Make this empty state what it was where `fixed` was taken."""
+        assert self._offset == 0, "an empty state"
+        restore_whole(self.caches, fixed)
+        caches = self._with_rows
+        if any(len(span) != 2 * len(caches) for span in spans):
+            raise ValueError("rows of a state of another model")
+        for place, cache in enumerate(caches):
+            keys, values = ([span[2 * place + side] for span in spans] for side in (0, 1))
+            restore_rows(cache, keys, values, fixed.offset)
+        self._offset = fixed.offset
+
+    @property
+    def _with_rows(self) -> list[Any]:
+        return [cache for cache in self.caches if has_rows(cache)]
+
     def _return_to(self, checkpoint: ZooCheckpoint) -> None:
         surplus = self._offset - checkpoint.offset
         for index, kept in enumerate(checkpoint.kept):
@@ -152,6 +178,12 @@ class ServedZoo:
         state = self.build_state()
         for tokens in ((0, 0), (0,)):
             mx.eval(self.forward([Segment(state=state, token_ids=tokens)]).logits[0], state.arrays())
+        costs = [measure_cache(cache) for cache in state.caches]
+        self._facts = msgspec.structs.replace(
+            self._facts,
+            stream_bytes=sum(cost.fixed_bytes for cost in costs),
+            token_bytes=sum(cost.token_bytes for cost in costs),
+        )
 
     def forward(self, segments: Sequence[Segment]) -> Forward:
         """Append each segment's tokens to its state, one segment after the other."""

@@ -60,7 +60,9 @@ class TextCodec:
         """Ids that the model knows: 0..vocab_size-1."""
         tokens = cast("list[str | None]", tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
         self._bytes = build_byte_table(self._backend and self._backend.decoder, tokens)
-        self._hidden = stop_ids | _special_ids(tokenizer)
+        self._special = _special_ids(tokenizer)
+        self._hidden = stop_ids | self._special
+        self._turn_id = self._find_turn_id()
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], limit_tokens: int | None = None) -> list[int]:
         """The prompt's token ids, up to where the assistant's answer begins.
@@ -81,6 +83,12 @@ class TextCodec:
             )
         return ids
 
+    def find_boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Where messages begin in a prompt, ascending; none when the template marks them by no token of their own."""
+        return (
+            () if self._turn_id is None else tuple(place for place, token in enumerate(ids) if token == self._turn_id)
+        )
+
     def spell(self, token_id: int) -> bytes:
         """The bytes that a token stands for, a special one's name among them; none for an id that has no token.
 
@@ -100,17 +108,32 @@ class TextCodec:
         if not self._tokenizer.has_chat_template:
             raise InvalidRequest("The served model has no chat template, so it cannot take chat messages.")
         try:
-            with limit_template(RENDER_S, _build_loop_error):
-                # Thinking is switched off where a template can: nothing here tells thoughts and answer apart yet.
-                rendered = self._tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False
-                )
+            return self._apply_template(messages, opens_answer=True)
         except _TEMPLATE_FAULTS as fault:
             reason = " ".join(str(fault).split())[:300] or type(fault).__name__
             raise InvalidRequest(
                 f"The model's chat template does not take these messages: {reason}", param="messages"
             ) from fault
+
+    def _apply_template(self, messages: Sequence[Mapping[str, Any]], *, opens_answer: bool) -> str:
+        with limit_template(RENDER_S, _build_loop_error):
+            # Thinking is switched off where a template can: nothing here tells thoughts and answer apart yet.
+            rendered = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=opens_answer, enable_thinking=False
+            )
         return cast("str", rendered)
+
+    def _find_turn_id(self) -> int | None:
+        """The special token that a message begins with: the first of what opens the assistant's answer."""
+        if not self._tokenizer.has_chat_template:
+            return None
+        try:
+            message = {"role": "user", "content": "a"}
+            closed, opened = (self._apply_template([message], opens_answer=opens) for opens in (False, True))
+            ids = self._encode(opened.removeprefix(closed)) if opened.startswith(closed) else []
+        except (*_TEMPLATE_FAULTS, InvalidRequest):
+            return None
+        return ids[0] if ids and ids[0] in self._special else None
 
     def _encode(self, text: str) -> list[int]:
         # The backend directly: transformers' own `encode` warns on stderr about long texts and keeps per-call state.

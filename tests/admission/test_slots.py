@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from server.admission.decide import Asked
 from server.admission.slots import Admission, Permit
 from server.errors import Refusal
+from server.memory_plan import MemoryPlan, StreamCost
 from server.policy import AdmissionPolicy
 
 ASKED = Asked("unknown", 10, None)
@@ -104,3 +105,20 @@ def test_under_any_sequence_no_slot_leaks_and_none_is_given_above_the_limit(sequ
     for permit in held:
         permit.release()
     assert admission.in_flight == 0
+
+
+def test_memory_is_promised_with_a_slot_and_free_again_with_it() -> None:
+    plan = MemoryPlan(budget_bytes=10**9, model_bytes=0, stream=StreamCost(0, 10**5))
+    admission = Admission(read_memory=lambda: plan)
+    permit = admission.admit(Asked("unknown", 100, 4000, 4000), TWO)
+    assert permit.max_tokens == 4000
+    assert admission.promised_bytes == plan.stream.at(4100)
+    with pytest.raises(Refusal) as caught:
+        admission.admit(Asked("unknown", 100, 4000, 4000), TWO)
+    assert caught.value.code == "memory_budget_full"
+    assert (caught.value.limit, caught.value.used) == (10**9, plan.stream.at(4100))
+    assert (admission.in_flight, admission.promised_bytes) == (1, plan.stream.at(4100))
+    permit.release()
+    permit.release()
+    assert (admission.in_flight, admission.promised_bytes) == (0, 0)
+    assert admission.admit(Asked("unknown", 100, 4000, 4000), TWO).is_held

@@ -21,7 +21,7 @@ TRAPS = (
 )
 
 
-@pytest.mark.parametrize("code", ["in_flight_full", "draining", "model_loading"])
+@pytest.mark.parametrize("code", ["in_flight_full", "memory_budget_full", "draining", "model_loading"])
 @pytest.mark.parametrize("used", [0, 1, 2, 64])
 def test_no_sentence_has_a_word_that_agents_retry_on(code: RefusalCode, used: int) -> None:
     for retry_after_s in range(1, 61):
@@ -37,6 +37,14 @@ def test_a_full_house_names_who_refused_the_use_the_limit_and_what_ends_it() -> 
         "running completion ends, likely in about 7 s."
     )
     assert (refusal.code, refusal.limit, refusal.used, refusal.retry_after_s) == ("in_flight_full", 2, 2, 7)
+
+
+def test_full_memory_names_what_is_needed_and_free_and_the_limit() -> None:
+    refusal = build_refusal(Refuse("memory_budget_full", limit=24 * 2**30, used=23 * 2**30, needed=3 * 2**29), 9)
+    assert refusal.message == (
+        "Refused by homebase admission: this needs 1.5 GiB of memory, and 1.0 GiB of 24.0 GiB are free "
+        "(engine.memory_budget_gib). Some is free again when a running completion ends, likely in about 9 s."
+    )
 
 
 def test_a_model_that_loads_has_a_code_of_its_own() -> None:

@@ -62,6 +62,9 @@ class ByteCodec(TextCodec):
             raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
         return list(text.encode())
 
+    def find_boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(place for place, token in enumerate(ids) if token == ord(">"))
+
     def spell(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b"<end>"
 

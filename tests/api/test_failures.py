@@ -31,6 +31,7 @@ EXAMPLES: list[tuple[HomebaseError, int, str, str | None, str]] = [
     (errors.TerminalUnfit("x"), 500, "internal_error", None, "terminal_unfit"),
     (errors.ModelError("x"), 500, "model_error", None, "model_error"),
     (errors.ModelNotFound("x"), 500, "model_error", None, "model_not_found"),
+    (errors.ModelNotFetched("x"), 500, "model_error", None, "model_not_fetched"),
     (errors.CheckpointInvalid("x"), 500, "model_error", None, "checkpoint_invalid"),
     (errors.ModelUnsupported("x"), 500, "model_error", None, "model_unsupported"),
     (errors.PolicyError("x"), 400, "policy_error", None, "policy_error"),

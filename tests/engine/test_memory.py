@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import pytest
 
-from server.engine.memory import SAMPLE_INTERVAL_S, TRIM_INTERVAL_STEPS, EngineMemory
+from server.engine.memory import SAMPLE_INTERVAL_S, TRIM_INTERVAL_STEPS, EngineMemory, set_wired_limit
 from server.events import MemorySampled
 
 if TYPE_CHECKING:
@@ -64,3 +64,39 @@ def test_buffers_of_a_cancelled_sequence_are_given_back_though_no_step_follows(
     gate.open()
     rig.wait_end("a")
     assert cleared.wait(5)
+
+
+def test_buffers_are_given_back_when_they_pass_the_budget(clears: list[None]) -> None:
+    memory = EngineMemory()
+    held = mx.get_active_memory() + mx.get_cache_memory()
+    memory.follow(held + 2**30)
+    memory.trim(sequence_ended=False)
+    assert len(clears) == 0
+    memory.follow(1)
+    memory.trim(sequence_ended=False)
+    assert len(clears) == 1
+    memory.follow(0)
+    memory.trim(sequence_ended=False)
+    assert len(clears) == 1
+
+
+def test_mlx_has_the_budget_as_its_limit_and_its_own_one_back_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [5000]
+
+    def set_limit(limit: int) -> int:
+        limits.append(limit)
+        return limits[-2]
+
+    monkeypatch.setattr(mx, "set_memory_limit", set_limit)
+    memory = EngineMemory()
+    for budget in (0, 70, 70, 60, 0, 80):
+        memory.follow(budget)
+    assert limits == [5000, 70, 60, 5000, 80]
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="this device can")
+def test_a_wired_limit_where_none_can_be_is_told_and_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    set_wired_limit(0.0)
+    assert not caplog.records
+    set_wired_limit(4.0)
+    assert "engine.wired_limit_gib is 4" in caplog.text

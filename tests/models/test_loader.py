@@ -88,7 +88,11 @@ def test_an_unknown_architecture_is_unsupported(copy_checkpoint: Copy, kind: str
         ({"eos_token_id": 512}, "eos_token_id"),
         ({"eos_token_id": []}, "eos_token_id"),
         ({"output_gate_type": "tanh"}, "output_gate_type"),
-        ({"tie_word_embeddings": True}, "tie_word_embeddings"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"hidden_size": 10**12}, "hidden_size"),
+        ({"ngram_vocab_size_base": 2**60}, "ngram_vocab_size_base"),
+        ({"heads_per_ngram": 10**6}, "heads_per_ngram"),
     ],
 )
 def test_a_contradiction_in_the_config_is_named(copy_checkpoint: Copy, changes: dict[str, Any], word: str) -> None:

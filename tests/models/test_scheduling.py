@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from server.models.scheduling import OneCore, schedule_as_batch
+from server.models.scheduling import OneCore, schedule_as_batch, schedule_plainly
 
 CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
@@ -72,6 +72,27 @@ def test_a_thread_and_its_workers_are_held_on_one_core_and_let_go_again() -> Non
     assert own == worker
     assert own < allowed
     assert own_after == worker_after == os.sched_getaffinity(0) == allowed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can")
+def test_a_thread_that_was_started_from_there_can_leave() -> None:
+    seen: list[tuple[int, set[int]]] = []
+
+    def leave() -> None:
+        schedule_plainly()
+        seen.append((os.sched_getscheduler(0), os.sched_getaffinity(0)))
+
+    def run() -> None:
+        core = OneCore(hold_s=60.0)
+        schedule_as_batch()
+        core.settle()
+        other = threading.Thread(target=leave)
+        other.start()
+        other.join()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result()
+    assert seen == [(os.SCHED_OTHER, os.sched_getaffinity(os.getpid()))]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can")

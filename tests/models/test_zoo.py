@@ -17,7 +17,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.utils import load_model as load_lm_model
 
 from server.errors import CheckpointInvalid, ModelUnsupported
-from server.models.cache import SequenceState, ServedModel
+from server.models.cache import SequenceState, ServedModel, StorableState
 from server.models.folder import EMBEDDED_FOLDER
 from server.models.loader import load_model
 from server.models.weights import name_arrays
@@ -205,3 +205,45 @@ def test_a_configuration_that_does_not_fit_is_one_plain_sentence(
     assert word in message
     assert "\n" not in message
     assert len(message) < 600
+
+
+@pytest.mark.parametrize(("name", "anywhere"), [("llama", True), ("sliding", False), ("mamba", False)])
+@pytest.mark.parametrize("begun", [1, 7, 40])
+def test_a_state_built_again_of_its_parts_goes_on_like_the_first(
+    zoo: Load, feed: Feed, name: str, anywhere: bool, begun: int
+) -> None:
+    model = zoo(name)
+    state = model.build_state()
+    feed(model, state, TOKENS[:begun])
+    assert isinstance(state, StorableState)
+    spans = [state.export_rows(0, 1), state.export_rows(1, begun)]
+    fixed = state.export_fixed()
+    mx.eval(spans, fixed.arrays)
+    before = [np.array(array) for array in (*spans[0], *spans[1], *fixed.arrays.values())]
+    assert fixed.fits_anywhere == anywhere
+    built = [model.build_state() for _ in range(2)]
+    for each in built:
+        assert isinstance(each, StorableState)
+        each.restore(spans, fixed)
+        assert each.offset == begun
+    for token in TOKENS[50:70]:
+        logits = [feed(model, each, (token,)) for each in (state, *built)]
+        assert np.array_equal(logits[0], logits[1])
+        assert np.array_equal(logits[0], logits[2])
+    after = [np.array(array) for array in (*spans[0], *spans[1], *fixed.arrays.values())]
+    assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_a_state_is_not_built_of_another_models_parts(zoo: Load, feed: Feed) -> None:
+    parts: dict[str, Any] = {}
+    for name in ("llama", "sliding", "mamba"):
+        state = zoo(name).build_state()
+        feed(zoo(name), state, TOKENS[:9])
+        assert isinstance(state, StorableState)
+        parts[name] = (state.export_rows(0, 9), state.export_fixed())
+    for name, other in (("llama", "sliding"), ("sliding", "mamba"), ("mamba", "llama"), ("sliding", "llama")):
+        state = zoo(name).build_state()
+        assert isinstance(state, StorableState)
+        rows, fixed = parts[other]
+        with pytest.raises(ValueError, match=r"another model|in place of|make up"):
+            state.restore([rows], fixed)

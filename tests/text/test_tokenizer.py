@@ -115,6 +115,22 @@ def copy_nano(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def test_messages_begin_where_the_template_says(codec: TextCodec) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    ids = codec.encode_chat([system, USER, {"role": "assistant", "content": "yes"}, USER])
+    boundaries = codec.find_boundaries(ids)
+    assert boundaries[0] == 0
+    parts = [codec._decode(ids[first:]) for first in boundaries]
+    roles = [part.removeprefix("<|im_start|>").partition("\n")[0] for part in parts]
+    assert roles == ["system", "user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}", "{% if"])
+def test_a_template_that_marks_no_messages_has_no_boundaries(tmp_path: Path, template: str) -> None:
+    codec = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.update(chat_template=template)))
+    assert codec.find_boundaries([1, 2, 1, 3]) == ()
+
+
 def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
     codec = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.pop("chat_template")))
     with pytest.raises(InvalidRequest, match="no chat template"):

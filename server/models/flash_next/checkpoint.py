@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,20 @@ from mlx_lm.utils import infer_quant_config
 
 from server.errors import CheckpointInvalid, ModelUnsupported
 from server.models.flash_next.config import FlashNextConfig, parse_config
-from server.models.flash_next.layouts import FLOAT32_ALWAYS, Layout, find_layout, rename, shape_tensors
+from server.models.flash_next.layouts import FLOAT32_ALWAYS
 from server.models.flash_next.model import FlashNext
-from server.models.flash_next.ngram_parts import HASH_BUFFER, TABLE_TENSOR, build_hashes, build_tables
-from server.models.tensor_files import TensorInfo, scan_checkpoint
+from server.models.flash_next.moe import Experts
+from server.models.flash_next.ngram_parts import HASH_BUFFER, TABLE_SCALE, TABLE_TENSOR, build_hashes, build_tables
+from server.models.flash_next.norm_convention import centre_norms
+from server.models.flash_next.shapes import shape_tensors, split_heads
+from server.models.flash_next.sources import Infos, collect_tensors
+from server.models.tensor_files import list_names
 from server.models.weights import count_bytes, name_arrays
 
-SHOWN_NAMES = 3
-"""Tensor names that an error lists; the rest are counted."""
+DTYPE_SIGNS = ("lm_head.weight", "lm_head.scales", "embed_tokens.weight", "embed_tokens.scales")
+"""Tensors whose dtype is the one that the checkpoint's own arithmetic is meant for; the first floating one counts."""
+
+Tensors = dict[str, mx.array]
 
 
 class LoadedFlashNext(msgspec.Struct, frozen=True):
@@ -36,35 +42,33 @@ class LoadedFlashNext(msgspec.Struct, frozen=True):
     """Bytes of the arrays in memory and of the table in the files."""
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """The tensors in the files, by canonical name."""
-
-    layout: Layout
-    infos: dict[str, TensorInfo]
-    origins: dict[str, str]
-    """The name in the file."""
-
-
-def load_flash_next(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None) -> LoadedFlashNext:
+def load_flash_next(
+    folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None, drafter: Path | None = None
+) -> LoadedFlashNext:
     """Load the folder's checkpoint; `raw` is its parsed config.json, dtype None keeps the checkpoint's own.
 
+    `drafter` is a folder or file with a drafting head that is used in place of the checkpoint's.
+
     Raises:
+        ModelNotFound: there are no weights.
         CheckpointInvalid: a tensor is missing, not expected or misshapen, or the config contradicts itself.
         ModelUnsupported: a layout, dtype or packing that is not built.
     """
     where = str(folder)
     config = parse_config(raw, str(folder / "config.json"))
-    stored = _name_canonically(scan_checkpoint(folder), where)
-    apart = {name for name in stored.infos if TABLE_TENSOR.fullmatch(name)}
-    has_mtp = any(name.startswith("mtp.") for name in stored.infos)
-    tensors = shape_tensors(stored.layout, _read_tensors(stored, stored.infos.keys() - apart, where), where)
+    infos = collect_tensors(folder, raw, config, drafter)
+    has_mtp, eights = any(name.startswith("mtp.") for name in infos), _find_eights(infos, where)
+    tensors = _read_tensors({name: info for name, info in infos.items() if not TABLE_TENSOR.fullmatch(name)}, where)
     buffers = {name: tensors.pop(name) for name in list(tensors) if HASH_BUFFER.fullmatch(name)}
-    model = FlashNext(config, has_mtp=has_mtp)
-    _quantize_alike(model, tensors, where)
-    _check_tensors(model, tensors, where)
-    kept = dtype or _own_dtype(tensors)
-    model.load_weights([(name, _cast(name, tensor, kept)) for name, tensor in tensors.items()])
-    tables = build_tables(config, stored.infos, kept, where)
+    scales = {name: tensors.pop(name) for name in list(tensors) if TABLE_SCALE.fullmatch(name)}
+    if config.tie_word_embeddings:
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head.")}
+    eights &= tensors.keys()
+    kept = dtype or _own_dtype(tensors, eights)
+    tensors = centre_norms(shape_tensors(tensors, eights, config, where), where)
+    model = _build_model(config, has_mtp, tensors, where)
+    model.load_weights([(name, _cast(name, tensors.pop(name), kept)) for name in list(tensors)])
+    tables = build_tables(config, infos, scales, kept, where)
     counted = _count_parameters(model) + sum(table.rows * table.columns for table in tables)
     model.prepare(build_hashes(config, buffers, tables, where), tables, kept)
     return LoadedFlashNext(
@@ -77,33 +81,44 @@ def load_flash_next(folder: Path, raw: dict[str, Any], dtype: mx.Dtype | None) -
     )
 
 
-def _name_canonically(found: Mapping[str, TensorInfo], where: str) -> Stored:
-    layout = find_layout(found, where)
-    infos: dict[str, TensorInfo] = {}
-    origins: dict[str, str] = {}
-    for origin, info in found.items():
-        if (name := rename(layout, origin)) is None:
-            continue
-        if info.dtype.startswith("F8"):
-            raise ModelUnsupported(f"{where} holds 8-bit floats ({origin}), which cannot be loaded yet.")
-        infos[name], origins[name] = info, origin
-    return Stored(layout=layout, infos=infos, origins=origins)
+def _find_eights(infos: Infos, where: str) -> set[str]:
+    """Names of 8-bit floats, which MLX reads as bytes."""
+    if odd := sorted(name for name, info in infos.items() if info.dtype == "F8_E5M2"):
+        raise ModelUnsupported(f"{where} holds 8-bit floats of the kind E5M2 ({list_names(odd)}), which are not built.")
+    return {name for name, info in infos.items() if info.dtype == "F8_E4M3" and name.endswith(".weight")} | {
+        name.removesuffix("_scale_inv") for name in infos if name.endswith(".weight_scale_inv")
+    }
 
 
-def _read_tensors(stored: Stored, names: Collection[str], where: str) -> dict[str, mx.array]:
+def _read_tensors(infos: Infos, where: str) -> Tensors:
     """The named tensors, not yet evaluated: their bytes are read when the model is."""
     files: dict[Path, dict[str, mx.array]] = {}
-    for file in {stored.infos[name].file for name in names}:
+    for file in {info.file for info in infos.values()}:
         try:
             loaded = mx.load(str(file))
         except (RuntimeError, ValueError) as problem:
             raise CheckpointInvalid(f"{where}: {file.name} cannot be loaded: {problem}.") from None
         assert isinstance(loaded, dict)
         files[file] = loaded
-    return {name: files[stored.infos[name].file][stored.origins[name]] for name in sorted(names)}
+    return {name: files[infos[name].file][infos[name].name] for name in sorted(infos)}
 
 
-def _quantize_alike(model: FlashNext, tensors: dict[str, mx.array], where: str) -> None:
+def _build_model(config: FlashNextConfig, has_mtp: bool, tensors: Tensors, where: str) -> FlashNext:
+    """The model with modules that are packed as the tensors are, which are all checked to have a place."""
+    try:
+        model = FlashNext(config, has_mtp=has_mtp)
+    except (ValueError, RuntimeError, OverflowError) as problem:  # dimensions that no array can have
+        raise CheckpointInvalid(f"{where}: its config describes no model that can be built: {problem}.") from None
+    apart = split_heads(tensors)
+    for path, module in model.named_modules():
+        if path in apart and isinstance(module, Experts):
+            module.split()
+    _quantize_alike(model, tensors, where)
+    _check_tensors(model, tensors, where)
+    return model
+
+
+def _quantize_alike(model: FlashNext, tensors: Tensors, where: str) -> None:
     """Turn the modules whose tensors are packed into quantized ones; bits and groups come from the shapes.
 
     The map in config.json is not needed: it holds paths of the program that wrote it, and defaults that do not
@@ -111,36 +126,42 @@ def _quantize_alike(model: FlashNext, tensors: dict[str, mx.array], where: str) 
     """
 
     def decide(path: str, module: nn.Module) -> bool | dict[str, Any]:
-        if f"{path}.scales" not in tensors or not hasattr(module, "to_quantized"):
+        if f"{path}.scales" not in tensors or f"{path}.weight" not in tensors or not hasattr(module, "to_quantized"):
             return False
         return infer_quant_config(path, module, tensors)
 
     try:
         nn.quantize(model, class_predicate=decide)
-    except (ValueError, KeyError, ZeroDivisionError) as problem:
-        raise ModelUnsupported(f"{where} is quantized in a way that cannot be run: {problem}.") from None
+    except (ValueError, KeyError, IndexError, ZeroDivisionError) as problem:
+        reason = " ".join(str(problem).split()).rstrip(".")
+        raise ModelUnsupported(f"{where} is quantized in a way that cannot be run: {reason}.") from None
 
 
 def _check_tensors(model: FlashNext, tensors: Mapping[str, mx.array], where: str) -> None:
     expected = name_arrays(model)
     if missing := sorted(expected.keys() - tensors.keys()):
-        raise CheckpointInvalid(f"{where} lacks tensors that its config calls for: {_list_names(missing)}.")
+        raise CheckpointInvalid(f"{where} lacks tensors that its config calls for: {list_names(missing)}.")
     if unexpected := sorted(tensors.keys() - expected.keys()):
-        raise CheckpointInvalid(f"{where} holds tensors that its config has no place for: {_list_names(unexpected)}.")
+        raise CheckpointInvalid(f"{where} holds tensors that its config has no place for: {list_names(unexpected)}.")
+    wrong = [
+        f"{name} is {list(tensor.shape)} where {list(expected[name].shape)} is called for"
+        for name, tensor in tensors.items()
+        if tensor.shape != expected[name].shape
+    ]
+    if wrong:
+        raise CheckpointInvalid(f"{where} has tensors of other shapes than its config's: {list_names(wrong)}.")
     for name, tensor in tensors.items():
-        shape, wanted = list(tensor.shape), list(expected[name].shape)
-        if shape != wanted:
-            raise CheckpointInvalid(f"{where}: {name} has shape {shape}, but the config calls for {wanted}.")
+        if mx.issubdtype(expected[name].dtype, mx.floating) != mx.issubdtype(tensor.dtype, mx.floating):
+            kind = str(tensor.dtype).rpartition(".")[2]
+            raise CheckpointInvalid(f"{where}: {name} is stored as {kind}, which is not what its packing calls for.")
 
 
-def _list_names(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return ", ".join(names[:SHOWN_NAMES]) + more
-
-
-def _own_dtype(tensors: Mapping[str, mx.array]) -> mx.Dtype:
+def _own_dtype(tensors: Mapping[str, mx.array], eights: set[str]) -> mx.Dtype:
     """The dtype that the checkpoint's own arithmetic is meant for."""
-    return tensors.get("lm_head.scales", tensors["lm_head.weight"]).dtype
+    for name in DTYPE_SIGNS:
+        if name not in eights and name in tensors and mx.issubdtype(tensors[name].dtype, mx.floating):
+            return tensors[name].dtype
+    return mx.bfloat16
 
 
 def _cast(name: str, tensor: mx.array, dtype: mx.Dtype) -> mx.array:

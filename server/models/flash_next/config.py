@@ -11,16 +11,22 @@ from server.errors import CheckpointInvalid, ModelUnsupported
 MODEL_TYPES = frozenset({"qwen4_exp", "qwen4_exp_text"})
 """`model_type` of the whole checkpoint and of a text-only save."""
 
+DRAFTER_TYPES = frozenset({"qwen4_exp_mtp"})
+"""`model_type` of a folder that holds the drafting head alone."""
+
 SPARSE_TYPES = frozenset({"full_attention", "qwen_sparse_attention", "indexed_attention"})
 """Names seen for the sparse attention layers; all mean the same layer, with an indexer."""
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+"""A width or a number of things: what the dimension of an array can be."""
+Few = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+"""A number of things of which each takes time to build; far more than any checkpoint has."""
 
 
 class RopeParameters(msgspec.Struct, frozen=True):
     """Rotary positions. The multimodal sections are not needed: for text all three axes are equal."""
 
-    rope_theta: Annotated[float, msgspec.Meta(gt=0)] = 10_000_000.0
+    rope_theta: Annotated[float, msgspec.Meta(gt=0, le=1e15)] = 10_000_000.0
     rope_type: str | None = None
     type: str | None = None
     partial_rotary_factor: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
@@ -36,7 +42,7 @@ class FlashNextConfig(msgspec.Struct, frozen=True):
 
     vocab_size: Count
     hidden_size: Count
-    num_hidden_layers: Count
+    num_hidden_layers: Few
     num_attention_heads: Count
     num_key_value_heads: Count
     head_dim: Count
@@ -48,7 +54,7 @@ class FlashNextConfig(msgspec.Struct, frozen=True):
     num_experts_per_tok: Count
     moe_intermediate_size: Count
     shared_expert_intermediate_size: Count
-    hc_count: Count
+    hc_count: Few
     hc_lowrank: Count
     indexer_n_heads: Count
     indexer_head_dim: Count
@@ -61,22 +67,22 @@ class FlashNextConfig(msgspec.Struct, frozen=True):
     full_attention_interval: Count = 4
     """Only a fallback for a missing `layer_types`."""
     indexer_kv_heads: Literal[1] = 1
-    linear_conv_kernel_dim: Annotated[int, msgspec.Meta(ge=2)] = 4
-    rms_norm_eps: Annotated[float, msgspec.Meta(gt=0)] = 1e-6
+    linear_conv_kernel_dim: Annotated[int, msgspec.Meta(ge=2, le=4096)] = 4
+    rms_norm_eps: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1e-6
     hidden_act: Literal["silu"] = "silu"
     output_gate_type: Literal["sigmoid", "silu"] | None = None
     attention_bias: Literal[False] = False
     norm_topk_prob: bool = True
-    tie_word_embeddings: Literal[False] = False
+    tie_word_embeddings: bool = False
     partial_rotary_factor: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.25
     rope_parameters: RopeParameters = RopeParameters()
     ple_layer_ids: list[Annotated[int, msgspec.Meta(ge=1)]] = []
     """Counted from one: id 2 is the layer at index 1."""
     ple_embed_dim: Count = 1
-    ple_conv_kernel_size: Annotated[int, msgspec.Meta(ge=2)] = 4
-    ngram_size: Annotated[int, msgspec.Meta(ge=2)] = 3
-    heads_per_ngram: Count = 1
-    ngram_vocab_size_base: Annotated[int, msgspec.Meta(ge=2)] = 20_000_000
+    ple_conv_kernel_size: Annotated[int, msgspec.Meta(ge=2, le=4096)] = 4
+    ngram_size: Annotated[int, msgspec.Meta(ge=2, le=64)] = 3
+    heads_per_ngram: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    ngram_vocab_size_base: Annotated[int, msgspec.Meta(ge=2, le=2**31 - 1)] = 20_000_000
     make_ngram_vocab_size_divisible_by: Count = 128
     seed: int = 1234
 
@@ -126,6 +132,8 @@ def parse_config(raw: dict[str, Any], where: str) -> FlashNextConfig:
         ModelUnsupported: a rope scaling that is not built.
     """
     fields = raw.get("text_config", raw)
+    if isinstance(fields, dict) and "tie_word_embeddings" in raw:
+        fields = {"tie_word_embeddings": raw["tie_word_embeddings"]} | fields
     try:
         config = msgspec.convert(fields, FlashNextConfig)
     except msgspec.ValidationError as problem:

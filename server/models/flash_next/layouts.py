@@ -1,18 +1,21 @@
-"""How checkpoints name and shape the tensors of this architecture, as a table, and the way to one canonical form.
+"""How checkpoints name the tensors of this architecture, as a table, and the way to one canonical form.
 
 Canonical names are those of the module tree in `model`, with `mtp.` for the multi-token-prediction head and
-`layers.N.ple.ple_embedding.` for hash buffers and table shards. A new layout is a new row of `LAYOUTS`.
+`layers.N.ple.ple_embedding.` for hash buffers and table shards. What a name says of the tensor's form is in `shapes`.
+A new layout is new rows; a pack may mix the rows of several.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
-import mlx.core as mx
 import msgspec
 
-from server.errors import CheckpointInvalid, ModelUnsupported
+from server.errors import ModelUnsupported
+
+LAYOUTS = "official, mlx-vlm, oQ, MTPLX, JANGQ and text-only saves of transformers"
+"""Who writes names that the table knows, for people."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -22,129 +25,90 @@ class Rule(msgspec.Struct, frozen=True):
     name: str | None
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """One convention of names and norms."""
-
-    id: str
-    signature: re.Pattern[str]
-    """A name that only this layout has."""
-    rules: tuple[Rule, ...]
-    """The first rule that matches a name counts; names that none matches stay."""
-    zero_centred_norms: bool
-    """Norm weights are stored as factor - 1 (all but the linear attention's own)."""
-
-
 def _rules(*pairs: tuple[str, str | None]) -> tuple[Rule, ...]:
     return tuple(Rule(re.compile(pattern), name) for pattern, name in pairs)
 
 
-MTP_UNUSED = (r"(?:model\.)?(?:language_model\.)?mtp\.hyper_connection_mixer\.block_inject_weight.*", None)
-"""Some packs carry it; the last mixer writes nothing back. Source: vLLM drops it too."""
-
-LAYOUTS = (
-    Layout(
-        id="official",
-        signature=re.compile(r"model\.language_model\.layers\.\d+\..*"),
-        rules=_rules(
-            (r"(model\.)?(language_model\.)?visual\..*", None),
-            MTP_UNUSED,
-            (r"model\.language_model\.(.*\.experts\.(?:gate_up|down)_proj)", r"\1.weight"),
-            (r"(?:model\.)?(mtp\..*\.experts\.(?:gate_up|down)_proj)", r"\1.weight"),
-            (r"model\.(mtp\..*)", r"\1"),
-            (r"model\.language_model\.(.*\.ngram_embedding)\.shard_(\d+)\.(\w+)", r"\1.\2.\3"),
-            (r"model\.language_model\.(.*)", r"\1"),
-        ),
-        zero_centred_norms=True,
-    ),
-    Layout(
-        id="mlx-vlm",
-        signature=re.compile(r"language_model\.model\.layers\.\d+\..*"),
-        rules=_rules(
-            (r"vision_tower\..*", None),
-            MTP_UNUSED,
-            (r"language_model\.model\.(.*\.ngram_embedding)\.shards\.(\d+)\.(\w+)", r"\1.\2.\3"),
-            (r"language_model\.model\.(.*)\.switch_mlp\.(.*)", r"\1.experts.\2"),
-            (r"language_model\.mtp\.(.*)\.switch_mlp\.(.*)", r"mtp.\1.experts.\2"),
-            (r"language_model\.model\.(.*)", r"\1"),
-            (r"language_model\.(.*)", r"\1"),
-        ),
-        zero_centred_norms=True,
-    ),
+PLACES = _rules(
+    # Not needed to serve text. Source of the last three: vLLM drops them too.
+    (r"(?:model\.)?(?:language_model\.)?visual\..*", None),
+    (r"(?:model\.)?vision_tower\..*", None),
+    (r"(?:.*\.)?hashstats_.*", None),
+    (r"(?:.*\.)?token_lookup.*", None),
+    # The drafting head: official and oQ `mtp.`, mlx-vlm `language_model.mtp.`, saves of transformers `model.mtp.`.
+    (r"(?:.*\.)?mtp\.hyper_connection_mixer\.block_inject_weight.*", None),
+    (r"(?:model\.|language_model\.)*(mtp\..*)", r"\1"),
+    (r"(?:model\.|language_model\.)?(lm_head\..*)", r"\1"),
+    (r"model\.language_model\.(.*)", r"\1"),  # official
+    (r"language_model\.model\.(.*)", r"\1"),  # mlx-vlm, oQ, MTPLX
+    (r"language_model\.(.*)", r"\1"),  # JANGQ
+    (r"model\.(.*)", r"\1"),  # a text-only save of transformers
 )
+"""Where a tensor stands in the model. The first rule that matches a name counts; names that none matches stay."""
+
+EXPERT = r"(?:gate_up|gate|up|down)_proj"
+PLE = r"(layers\.\d+\.ple)\.(?:ple_embedding\.)?"
+
+PARTS = _rules(
+    # Experts: all in one tensor, with or without an ending, or one of mlx-lm's `switch_mlp`.
+    (rf"(.*\.experts\.{EXPERT})", r"\1.weight"),
+    (rf"(.*\.experts\.{EXPERT})_(scales|biases)", r"\1.\2"),
+    (rf"(.*\.experts\.{EXPERT})_scale_inv", r"\1.weight_scale_inv"),
+    (r"(.*\.mlp)\.switch_mlp\.(.*)", r"\1.experts.\2"),
+    # The n-gram table: in shards (official `shard_N`, mlx-vlm `shards.N`) or whole.
+    (rf"{PLE}ngram_embedding\.shard(?:_|s\.)(\d+)", r"\1.ple_embedding.ngram_embedding.\2.weight"),
+    (rf"{PLE}ngram_embedding\.shard(?:_|s\.)(\d+)\.(\w+)", r"\1.ple_embedding.ngram_embedding.\2.\3"),
+    (rf"{PLE}ngram_embedding\.(weight|scales|biases)", r"\1.ple_embedding.ngram_embedding.0.\2"),
+    (rf"{PLE}ngram_embedding\.weight_scale", r"\1.ple_embedding.ngram_embedding.weight_scale"),
+    (rf"{PLE}(layer_multipliers|ngram_heads_vocab_sizes|ngram_heads_offsets)", r"\1.ple_embedding.\2"),
+    # The convolution of the n-gram layer, as MTPLX and JANGQ name it.
+    (rf"{PLE}conv(?:1d)?_weight", r"\1.conv1d.weight"),
+)
+"""What a tensor is at its place: applied to what `PLACES` gave, in the same way."""
+
+TRUNK_TENSOR = re.compile(r"layers\.\d+\..*")
+SIDECAR_TABLE = re.compile(r"ngram\.(weight|scales|biases)")
+"""Names in MTPLX's `ngram-table.safetensors`, which say nothing of a layer: the table is that of the first one."""
 
 CENTRED_NORM = re.compile(
     r".*(?:hc_norm|q_norm|k_norm|q_layernorm|k_layernorm|norm_key|norm_query|norm_conv|pre_fc_norm_\w+)\.weight"
 )
-"""Norms that the zero-centred convention applies to; the linear attention's own norm is stored as is."""
+"""Norms that may be stored around zero; the linear attention's own norm is always stored as is."""
 
 FLOAT32_ALWAYS = re.compile(r".*(?:norm\w*\.weight|A_log|dt_bias)")
 """Small tensors that enter float32 arithmetic; held so in every dtype."""
 
 
-NUMBERED_EXPERT = re.compile(r"(?P<head>.*\.experts\.)(?P<part>\d+)\.(?P<tail>(?:gate|up|down)_proj\.\w+)")
-"""One expert of its own; all of a kind are stacked in ascending order."""
-SPLIT_EXPERTS = re.compile(r"(?P<head>.*\.experts\.)(?P<part>gate|up)_proj\.(?P<tail>\w+)")
-"""Gate and up projection apart; joined, gate rows first."""
-
-
-def find_layout(names: Iterable[str], where: str) -> Layout:
-    """The layout whose signature some name bears.
-
-    Raises:
-        ModelUnsupported: no layout in the table fits.
-    """
-    known = list(names)
-    for layout in LAYOUTS:
-        if any(layout.signature.fullmatch(name) for name in known):
-            return layout
-    raise ModelUnsupported(
-        f"{where} names its tensors in no way that is known here (for example {min(known, default='none at all')}); "
-        f"known are: {', '.join(layout.id for layout in LAYOUTS)}."
-    )
-
-
-def rename(layout: Layout, name: str) -> str | None:
+def rename(name: str) -> str | None:
     """The canonical name of a stored one, or None when the tensor is not needed."""
-    for rule in layout.rules:
+    placed = _apply(PLACES, name)
+    return None if placed is None else _apply(PARTS, placed)
+
+
+def rename_drafter(name: str) -> str | None:
+    """The same in a folder that holds a drafting head alone, whose names may lack `mtp.`."""
+    bare = re.sub(r"^(?:model\.|language_model\.)*(?:mtp\.)?", "", name)
+    return rename(f"mtp.{bare}")
+
+
+def rename_table(name: str, layer: int) -> str | None:
+    """The same in the file of an n-gram table alone, which is that of `layer`."""
+    if match := SIDECAR_TABLE.fullmatch(name):
+        return f"layers.{layer}.ple.ple_embedding.ngram_embedding.0.{match[1]}"
+    return rename(name)
+
+
+def require_known(names: Iterable[str], stored: Iterable[str], where: str) -> None:
+    """Raise ModelUnsupported when none of the canonical `names` is that of a layer; `stored` are those in the files."""
+    if not any(TRUNK_TENSOR.fullmatch(name) for name in names):
+        raise ModelUnsupported(
+            f"{where} names its tensors in no way that is known here (for example {min(stored, default='none at all')}"
+            f"); known are: {LAYOUTS}."
+        )
+
+
+def _apply(rules: tuple[Rule, ...], name: str) -> str | None:
+    for rule in rules:
         if match := rule.pattern.fullmatch(name):
             return None if rule.name is None else match.expand(rule.name)
     return name
-
-
-def shape_tensors(layout: Layout, tensors: Mapping[str, mx.array], where: str) -> dict[str, mx.array]:
-    """Canonically named tensors in canonical shapes: experts stacked and joined, convolutions (C, k, 1)."""
-    shaped = {name: _shape_one(layout, name, tensor) for name, tensor in tensors.items()}
-    _combine(shaped, NUMBERED_EXPERT, lambda parts: mx.stack(parts), where)
-    _combine(shaped, SPLIT_EXPERTS, lambda parts: mx.concatenate(parts, axis=-2), where)
-    return shaped
-
-
-def _shape_one(layout: Layout, name: str, tensor: mx.array) -> mx.array:
-    if name.endswith("conv1d.weight") and tensor.ndim == 3 and tensor.shape[-1] != 1:
-        return tensor.swapaxes(1, 2)
-    if CENTRED_NORM.fullmatch(name):
-        return tensor.astype(mx.float32) + (1.0 if layout.zero_centred_norms else 0.0)
-    return tensor
-
-
-def _combine(
-    tensors: dict[str, mx.array], pattern: re.Pattern[str], join: Callable[[list[mx.array]], mx.array], where: str
-) -> None:
-    """Replace all tensors that differ only in the pattern's `part` by their join, in the order of the parts."""
-    groups: dict[str, list[tuple[int, str]]] = {}
-    for name in tensors:
-        if match := pattern.fullmatch(name):
-            target = f"{match['head']}{_joined_tail(match)}"
-            order = int(match["part"]) if match["part"].isdigit() else ("gate", "up").index(match["part"])
-            groups.setdefault(target, []).append((order, name))
-    for target, members in groups.items():
-        parts = [tensors.pop(name) for _, name in sorted(members)]
-        if len({(part.shape, part.dtype) for part in parts}) > 1:
-            raise ModelUnsupported(f"{where} packs the parts of {target} in different ways, which is not built.")
-        if [order for order, _ in sorted(members)] != list(range(len(members))):
-            raise CheckpointInvalid(f"{where} lacks a part of {target}.")
-        tensors[target] = join(parts)
-
-
-def _joined_tail(match: re.Match[str]) -> str:
-    return f"gate_up_proj.{match['tail']}" if match.re is SPLIT_EXPERTS else match["tail"]

@@ -109,6 +109,20 @@ class HeadLinear(nn.Module):
         return mx.concatenate([x @ panel for panel in self.panels], axis=-1)
 
 
+def read_as_projection(embedding: nn.Embedding | nn.QuantizedEmbedding) -> Projection:
+    """The embedding as the output head, for models that tie the two; it shares the arrays."""
+    if not isinstance(embedding, nn.QuantizedEmbedding):
+        head = nn.Linear(1, 1, bias=False)
+        head.weight = embedding.weight
+        return head
+    bits, group_size = embedding.bits, embedding.group_size
+    packed = nn.QuantizedLinear(group_size, 1, bias=False, group_size=group_size, bits=bits, mode=embedding.mode)
+    for name in ("weight", "scales", "biases"):
+        if embedding.get(name) is not None:
+            packed[name] = embedding[name]
+    return packed
+
+
 class GatheredLinear(nn.Module):
     """A bias-free projection per expert; each row goes through the expert that is chosen for it."""
 

@@ -16,7 +16,7 @@ from server.models.flash_next.attend import BlockAttention
 from server.models.flash_next.config import FlashNextConfig
 from server.models.flash_next.hyper import HyperMixer
 from server.models.flash_next.layer import DecoderLayer
-from server.models.flash_next.linear import HeadLinear
+from server.models.flash_next.linear import HeadLinear, read_as_projection
 from server.models.flash_next.mtp import FlashNextMtp, MtpLayer
 from server.models.flash_next.ngrams import NgramHash
 from server.models.flash_next.packed import PackedPass, Piece, SegmentAttention
@@ -44,7 +44,8 @@ class FlashNext(nn.Module):
             for index, sparse in enumerate(config.sparse_layers)
         ]
         self.hyper_connection_mixer = HyperMixer(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if has_mtp:
             self.mtp = MtpLayer(config)
 
@@ -56,8 +57,8 @@ class FlashNext(nn.Module):
         for part in [*self.layers, self.hyper_connection_mixer, *([mtp] if mtp else [])]:
             part.prepare()
             mx.eval(part.parameters())  # layer by layer: the stored arrays are let go before the next are read
-        self.head = HeadLinear(self.lm_head)
-        del self.lm_head
+        tied = self.config.tie_word_embeddings
+        self.head = HeadLinear(read_as_projection(self.embed_tokens) if tied else self.pop("lm_head"))
         mx.eval(self.parameters())
         attention = SegmentAttention(BlockAttention(self.config))
         self._pass = PackedPass(self.layers, attention)
@@ -112,7 +113,7 @@ class FlashNext(nn.Module):
         return gathered
 
     def _widen(self, tokens: mx.array) -> mx.array:
-        rows = self.embed_tokens(tokens)[:, None]  # (T, 1, H)
+        rows = self.embed_tokens(tokens)[:, None].astype(self._dtype)  # (T, 1, H); some packings give bfloat16
         return mx.broadcast_to(rows, (rows.shape[0], self.config.hc_count, rows.shape[2]))
 
 

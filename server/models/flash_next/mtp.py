@@ -107,7 +107,7 @@ class FlashNextMtp:
     def _enter(
         self, streams: mx.array, tokens: mx.array, rotation: Rotation
     ) -> tuple[mx.array, mx.array, mx.array, Parts]:
-        stream = self._weights.join_rows(streams, self._embedding(tokens))
+        stream = self._weights.join_rows(streams, self._embedding(tokens).astype(streams.dtype))
         hidden, strength = self._layer.read(stream)
         parts, gate = self._layer.self_attn.project(hidden, rotation)
         return stream, strength, gate, parts

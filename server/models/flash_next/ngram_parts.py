@@ -10,11 +10,13 @@ import mlx.core as mx
 from server.errors import CheckpointInvalid, ModelUnsupported
 from server.models.flash_next.config import FlashNextConfig
 from server.models.flash_next.ngrams import NgramHash, derive_multipliers, derive_offsets, derive_primes
-from server.models.flash_next.table import HOST_DTYPES, NgramTable, TableShard
+from server.models.flash_next.table import EIGHTS, HOST_DTYPES, NgramTable, TableShard, infer_packing
 from server.models.tensor_files import TensorInfo
 
 TABLE_TENSOR = re.compile(r"layers\.(\d+)\.ple\.ple_embedding\.ngram_embedding\.(\d+)\.(weight|scales|biases)")
 """A range of rows of one layer's table, by canonical name."""
+TABLE_SCALE = re.compile(r"layers\.(\d+)\.ple\.ple_embedding\.ngram_embedding\.weight_scale")
+"""What all rows of a table of 8-bit floats are multiplied with."""
 BUFFER_KINDS = ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")
 HASH_BUFFER = re.compile(rf"layers\.(\d+)\.ple\.ple_embedding\.({'|'.join(BUFFER_KINDS)})")
 """Whole numbers that the hash uses; 64 bits wide, and so outside of every cast."""
@@ -46,26 +48,47 @@ def build_hashes(
 
 
 def build_tables(
-    config: FlashNextConfig, infos: Mapping[str, TensorInfo], dtype: mx.Dtype, where: str
+    config: FlashNextConfig,
+    infos: Mapping[str, TensorInfo],
+    scales: Mapping[str, mx.array],
+    dtype: mx.Dtype,
+    where: str,
 ) -> list[NgramTable]:
     """The table of each PLE layer, in ascending order.
 
     Raises:
         CheckpointInvalid: shards are missing or their width is wrong.
-        ModelUnsupported: a dtype that rows cannot be read in.
+        ModelUnsupported: a dtype or packing that rows cannot be read in.
     """
     found = _group_shards(infos)
     if stray := sorted(found.keys() - set(config.ple_indices)):
         raise CheckpointInvalid(f"{where} has an n-gram table for layer {stray[0]}, which ple_layer_ids does not name.")
     columns = config.ple_embed_dim // config.ngram_heads
+    by_layer = {int(match[1]): scale for name, scale in scales.items() if (match := TABLE_SCALE.fullmatch(name))}
     tables: list[NgramTable] = []
     for index in config.ple_indices:
         label = f"{where}: the n-gram table of layer {index}"
         shards = _order_shards(found.get(index, {}), label)
         for shard in shards:
-            _check_shard(shard, shards[0], columns, label)
-        tables.append(NgramTable(shards, columns, dtype))
+            _check_shard(shard, shards[0], label)
+        scale = _read_scale(shards[0], by_layer.get(index), label)
+        try:
+            packing = infer_packing(shards[0], columns)
+        except ValueError as problem:
+            raise CheckpointInvalid(f"{label} {problem}.") from None
+        tables.append(NgramTable(shards, columns, dtype, packing, scale))
     return tables
+
+
+def _read_scale(shard: TableShard, stored: mx.array | None, label: str) -> float | None:
+    """The factor of a table of 8-bit floats; None for any other."""
+    if shard.weight.dtype not in EIGHTS:
+        return None
+    if stored is None or stored.size != 1:
+        raise CheckpointInvalid(f"{label} holds 8-bit floats without the one weight_scale that they need.")
+    scale = stored.astype(mx.float32).item()
+    assert isinstance(scale, float)
+    return scale
 
 
 def _group_shards(infos: Mapping[str, TensorInfo]) -> dict[int, dict[int, dict[str, TensorInfo]]]:
@@ -86,20 +109,16 @@ def _order_shards(parts: Mapping[int, dict[str, TensorInfo]], label: str) -> lis
     return [TableShard(**parts[number]) for number in sorted(parts)]
 
 
-def _check_shard(shard: TableShard, first: TableShard, columns: int, label: str) -> None:
-    """Each shard must be packed as the first is, in a dtype and width that rows can be read in."""
-    kinds = [(part.dtype, part.shape[1:]) for part in shard.parts]
-    if kinds != [(part.dtype, part.shape[1:]) for part in first.parts]:
-        raise CheckpointInvalid(f"{label} has shards of different widths or dtypes.")
+def _check_shard(shard: TableShard, first: TableShard, label: str) -> None:
+    """Each shard must be packed as the first is, in a dtype that rows can be read in."""
     if any(part.dtype not in HOST_DTYPES for part in shard.parts):
         raise ModelUnsupported(f"{label} is stored as {shard.weight.dtype}, which cannot be read.")
-    if len({part.shape[0] for part in shard.parts}) > 1 or any(len(part.shape) != 2 for part in shard.parts):
+    if len({part.shape[:1] for part in shard.parts}) > 1 or any(len(part.shape) != 2 for part in shard.parts):
         raise CheckpointInvalid(f"{label} has a shard whose parts differ in their rows.")
-    width = shard.weight.shape[1]
-    packed = shard.scales is not None and shard.biases is not None
-    if (
-        packed != (shard.weight.dtype == "U32")
-        or (not packed and width != columns)
-        or (packed and width * 32 % columns)
-    ):
-        raise CheckpointInvalid(f"{label} has rows of {width} stored columns, which do not unpack to {columns}.")
+    if _kinds(shard) != _kinds(first):
+        raise CheckpointInvalid(f"{label} has shards of different widths or dtypes.")
+
+
+def _kinds(shard: TableShard) -> list[tuple[object, ...] | None]:
+    parts = (shard.weight, shard.scales, shard.biases)
+    return [None if part is None else (part.dtype, part.shape[1:]) for part in parts]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from server.memory_plan import StreamCost
 from server.models.cache import Forward, ModelFacts, MtpHead, Segment
 from server.models.flash_next.model import FlashNext
 from server.models.flash_next.packed import Piece
@@ -76,6 +77,12 @@ class ServedFlashNext:
             return []
         logits = self._model.read_logits(join(rows))
         return Spans(tuple(group.shape[0] for group in rows), (False,) * len(rows)).split(logits)
+
+
+def measure_stream(model: FlashNext) -> StreamCost:
+    """What a sequence's state takes, the head's with it, by the shapes of its arrays."""
+    costs = [model.build_state().cost, *([model.drafter.build_state().cost] if model.drafter else [])]
+    return StreamCost(sum(cost.fixed_bytes for cost in costs), sum(cost.token_bytes for cost in costs))
 
 
 def _wanted_rows(segment: Segment, stream: mx.array) -> mx.array | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 import msgspec
 
+from server.memory_plan import StreamCost
+from server.models.cache import FixedPart, RowArrays
 from server.models.flash_next.delta import LinearTrail
 from server.models.flash_next.delta_rule import return_within
+from server.models.rows import check_rows
 
 GROWTH_STEP = 256
 """Tokens by which the buffers grow at least; a decode step is traced anew for each capacity."""
@@ -82,6 +85,13 @@ class FlashNextState:
     def nbytes(self) -> int:
         """Bytes of all arrays held."""
         return sum(array.nbytes for array in self.arrays())
+
+    @property
+    def cost(self) -> StreamCost:
+        """What a state of these shapes takes at any length."""
+        buffers = (array for arrays, sparse in self._paired() if sparse for array in arrays)
+        rows = -(-sum(buffer.nbytes for buffer in buffers) // max(1, self.capacity))
+        return StreamCost(sum(array.nbytes for array in self._fixed()), rows)
 
     def arrays(self) -> list[mx.array]:
         """All arrays that the next step depends on, to be evaluated with it."""
@@ -164,13 +174,53 @@ class FlashNextState:
         capacity, needed = self.capacity, self._offset + tokens + 2 * self._ratio
         if needed <= capacity or not any(self._sparse):
             return
-        step = max(GROWTH_STEP, capacity // GROWTH_SHARE)
-        grown = -(-max(needed, capacity + step) // GROWTH_STEP) * GROWTH_STEP
+        grown = _grow(capacity, needed)
         lengths = (grown, grown, grown, grown // self._ratio)
         self.layers = [
             [_lengthen(array, length) for array, length in zip(arrays, lengths, strict=True)] if sparse else arrays
             for arrays, sparse in self._paired()
         ]
+
+    def export_rows(self, first: int, end: int) -> RowArrays:
+        """Keys, values and raw indexer keys of positions first..end-1, of each sparse layer.
+
+        Block keys are left out: they are made of the raw ones, all anew in the first step after `restore`.
+        """
+        assert 0 <= first <= end <= self._offset, "rows that are there"
+        return tuple(mx.contiguous(buffer[:, :, first:end]) for buffer in self._row_buffers())
+
+    def export_fixed(self) -> FixedPart:
+        """Windows, recurrent states and the last tokens, at the present offset."""
+        arrays = {str(number): mx.contiguous(array) for number, array in enumerate(self._fixed())}
+        notes = {"recent": " ".join(map(str, self.recent))} if self.recent else {}
+        return FixedPart(self._offset, arrays, notes)
+
+    def restore(self, spans: Sequence[RowArrays], fixed: FixedPart) -> None:
+        """Make this empty state what it was where `fixed` was taken."""
+        assert self._offset == 0, "an empty state"
+        recent = tuple(int(token) for token in fixed.notes.get("recent", "").split())
+        check_rows(list(self._row_buffers()), spans, fixed.offset)
+        own = self._fixed()
+        fits = [array.shape for array in own] == [array.shape for array in fixed.arrays.values()]
+        if not fits or len(recent) != len(self.recent):
+            raise ValueError("the fixed part of a state of another model")
+        self._put_fixed([mx.contiguous(array) for array in fixed.arrays.values()])
+        self.recent, self.blocks_done, self._trail = recent, 0, None
+        capacity = _grow(fixed.offset, fixed.offset + 2 * self._ratio)
+        parts = (list(part) for part in zip(*spans, strict=True))
+        self.layers = [
+            [
+                *(_join(next(parts), buffer, capacity) for buffer in arrays[:3]),
+                _lengthen(arrays[3], capacity // self._ratio),
+            ]
+            if sparse
+            else arrays
+            for arrays, sparse in self._paired()
+        ]
+        self._offset = fixed.offset
+
+    def _row_buffers(self) -> Iterator[mx.array]:
+        return (buffer for arrays, sparse in self._paired() if sparse for buffer in arrays[:3])
 
     def _paired(self) -> Iterator[tuple[list[mx.array], bool]]:
         return zip(self.layers, self._sparse, strict=True)
@@ -182,6 +232,19 @@ class FlashNextState:
 def _last(recent: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[int, ...]:
     """The last tokens, as many as are remembered."""
     return (*recent, *tokens)[-len(recent) :] if recent else ()
+
+
+def _grow(capacity: int, needed: int) -> int:
+    """The next capacity after one that is too small."""
+    step = max(GROWTH_STEP, capacity // GROWTH_SHARE)
+    return -(-max(needed, capacity + step) // GROWTH_STEP) * GROWTH_STEP
+
+
+def _join(parts: list[mx.array], buffer: mx.array, capacity: int) -> mx.array:
+    """A buffer like another, with rows of spans in it from the start."""
+    rows = sum(part.shape[2] for part in parts)
+    missing = mx.zeros((*buffer.shape[:2], capacity - rows, buffer.shape[3]), buffer.dtype)
+    return mx.concatenate([*parts, missing], axis=2)
 
 
 def _lengthen(buffer: mx.array, length: int) -> mx.array:

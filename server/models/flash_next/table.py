@@ -34,14 +34,25 @@ HOST_DTYPES: dict[str, tuple[Any, mx.Dtype | None]] = {
     "F16": (np.float16, None),
     "F32": (np.float32, None),
     "U32": (np.uint32, None),
+    # 8-bit floats, and scales that MLX keeps as bytes.
+    "F8_E4M3": (np.uint8, None),
+    "F8_E8M0": (np.uint8, None),
+    "U8": (np.uint8, None),
 }
+EIGHTS = frozenset({"F8_E4M3", "U8"})
+"""How a weight of 8-bit floats may be named; its rows have one factor in common."""
+
+FLOAT_MODES = {(4, 16): "nvfp4", (4, 32): "mxfp4", (8, 32): "mxfp8"}
+"""Packings without biases by (bits, columns of a group): each mode of MLX has one only."""
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """How rows are quantized; affine, with scale and bias for each group of columns."""
+    """How rows are quantized: with a scale, and when affine a bias, for each group of columns."""
 
     bits: int
     group_size: int
+    mode: str
+    """As MLX names it: affine, nvfp4, mxfp4, mxfp8."""
 
 
 class TableShard(msgspec.Struct, frozen=True):
@@ -60,7 +71,14 @@ class TableShard(msgspec.Struct, frozen=True):
 class NgramTable:
     """All shards of one PLE layer's table, as consecutive ranges of rows."""
 
-    def __init__(self, shards: Sequence[TableShard], columns: int, dtype: mx.Dtype) -> None:
+    def __init__(
+        self,
+        shards: Sequence[TableShard],
+        columns: int,
+        dtype: mx.Dtype,
+        packing: Packing | None = None,
+        scale: float | None = None,
+    ) -> None:
         self.columns = columns
         """Width of a row once unpacked."""
         self._dtype = dtype
@@ -69,7 +87,7 @@ class NgramTable:
         self._starts = np.concatenate([[0], self._ends[:-1]])
         self._parts = [StoredRows(infos) for infos in zip(*(shard.parts for shard in shards), strict=True)]
         self._kinds = [HOST_DTYPES[part.dtype][1] for part in shards[0].parts]
-        self._packing = infer_packing(shards[0], columns)
+        self._packing, self._scale = packing, scale
         self.nbytes = sum(part.end - part.start for shard in shards for part in shard.parts)
         """Bytes in the files, of which memory never holds more than the system's own copies of touched pages."""
 
@@ -102,10 +120,15 @@ class NgramTable:
         return [part.read(shard, local)[places.reshape(-1)] for part in self._parts]
 
     def _unpack(self, arrays: list[mx.array]) -> mx.array:
-        if self._packing is None:
+        if self._scale is not None:
+            return mx.from_fp8(arrays[0], dtype=mx.float32) * self._scale
+        if (packing := self._packing) is None:
             return arrays[0]
-        weight, scales, biases = (arrays[0], arrays[1].astype(self._dtype), arrays[2].astype(self._dtype))
-        return mx.dequantize(weight, scales, biases, self._packing.group_size, self._packing.bits)
+        biases = arrays[2].astype(self._dtype) if len(arrays) > 2 else None
+        scales = arrays[1] if biases is None else arrays[1].astype(self._dtype)
+        return mx.dequantize(
+            arrays[0], scales, biases, group_size=packing.group_size, bits=packing.bits, mode=packing.mode
+        )
 
 
 class StoredRows:
@@ -150,10 +173,28 @@ class StoredRows:
 
 
 def infer_packing(shard: TableShard, columns: int) -> Packing | None:
-    """How a shard is quantized, from its shapes; None when it is stored plainly."""
+    """How a shard is quantized, from its shapes; None when it is stored plainly.
+
+    Raises ValueError, with the end of a sentence, when its rows do not unpack to so many columns.
+    """
+    width, packed = shard.weight.shape[1], shard.weight.dtype == "U32"
+    if packed != (shard.scales is not None) or (shard.biases is not None and not packed):
+        raise ValueError(f"is stored as {shard.weight.dtype} with {len(shard.parts) - 1} of the scales and biases")
     if shard.scales is None:
+        if width != columns:
+            raise ValueError(f"has rows of {width} columns where the config calls for {columns}")
         return None
-    return Packing(bits=shard.weight.shape[1] * 32 // columns, group_size=columns // shard.scales.shape[1])
+    groups = shard.scales.shape[1]
+    if not groups or columns % groups or width * 32 % columns:
+        raise ValueError(f"has rows of {width} stored columns in {groups} groups, which do not unpack to {columns}")
+    bits, group_size = width * 32 // columns, columns // groups
+    if shard.biases is not None:
+        if shard.biases.shape != shard.scales.shape:
+            raise ValueError("has biases of another shape than its scales")
+        return Packing(bits, group_size, "affine")
+    if shard.scales.dtype not in ("U8", "F8_E4M3", "F8_E8M0") or (bits, group_size) not in FLOAT_MODES:
+        raise ValueError(f"is packed in {bits} bits by groups of {group_size} without biases, which cannot be read")
+    return Packing(bits, group_size, FLOAT_MODES[bits, group_size])
 
 
 def _to_device(rows: npt.NDArray[Any], kind: mx.Dtype | None) -> mx.array:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from console.widgets.gauges import gauge_lines, memory_gauge, memory_word, slots_gauge, slots_word
+from console.format import format_bytes
+from console.widgets.gauges import gauge_lines, memory_gauge, memory_parts, memory_word, slots_gauge, slots_word
 from console.widgets.lines import Line, line_width
 
 if TYPE_CHECKING:
@@ -55,3 +56,21 @@ def test_gauges_never_pass_their_width(samples: Samples, width: int) -> None:
         lines = gauge_lines(snapshot, width)
         assert len(lines) == 2
         assert all(line_width(line) <= width for line in lines)
+
+
+def test_memory_is_measured_against_the_budget(samples: Samples) -> None:
+    machine = msgspec.structs.replace(
+        samples.snapshot().memory, active_bytes=60, cache_bytes=0, peak_bytes=60, machine_bytes=100, budget_bytes=0
+    )
+    assert memory_word(machine)[1] == "OK"
+    assert "60 % of 100 B" in text_of(memory_gauge(machine, 60))
+    budget = msgspec.structs.replace(machine, budget_bytes=64)
+    assert memory_word(budget)[1] == "FULL"
+    assert "94 % of 64 B" in text_of(memory_gauge(budget, 60))
+
+
+def test_what_the_prefix_cache_holds_stands_beside_the_rest_once_it_holds_something(samples: Samples) -> None:
+    memory = msgspec.structs.replace(samples.snapshot().memory, prefix_cache_bytes=0)
+    assert "prefixes" not in text_of(memory_parts(memory, 100))
+    holding = msgspec.structs.replace(memory, prefix_cache_bytes=2 * 2**30)
+    assert f"of it prefixes {format_bytes(2 * 2**30)}" in text_of(memory_parts(holding, 100))

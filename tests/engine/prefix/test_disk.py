@@ -1,0 +1,257 @@
+"""The second tier: what survives a restart, and what happens to files that are not what they should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.engine.prefix import disk as disk_module
+from server.engine.prefix import store
+from server.engine.prefix.files import FileBroken, read_header
+from server.engine.prefix.store import fingerprint_weights
+from server.models.folder import EMBEDDED_FOLDER
+
+Text = Callable[[int, int], tuple[int, ...]]
+Make = Callable[..., Any]
+
+
+def list_files(root: Path) -> list[Path]:
+    return sorted(root.glob("*/*.safetensors"))
+
+
+def restart(warm: Any, desk: Make, name: str, **policy: Any) -> Any:
+    warm.runner.close(20)
+    return desk(name, **{"prefix_cache_disk_gib": 1.0, **policy})
+
+
+def wait_written(warm: Any) -> None:
+    deadline = time.monotonic() + 20
+    while warm.cache._disk._pending and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not warm.cache._disk._pending
+
+
+@pytest.mark.parametrize("name", ["nano", "tiny2", "tiny_mlx_q4", "llama"])
+@pytest.mark.parametrize("mtp", ["off", 2])
+def test_a_restart_goes_on_from_disk(desk: Make, cold: Make, text: Text, name: str, mtp: Any) -> None:
+    if name == "llama" and mtp == 2:
+        pytest.skip("no head")
+    head, prompt = text(1, 600), (*text(1, 600), *text(2, 80))
+    warm = desk(name, mtp=mtp, prefix_cache_disk_gib=1.0)
+    reply = warm.run(prompt, boundaries=(0, 600, 675))
+    again = restart(warm, desk, name, mtp=mtp)
+    for asked, least in (
+        ((*head, *text(3, 40)), 512 if name == "llama" else 600),
+        (prompt, 512 if name == "llama" else 675),
+        ((*prompt, *reply, *text(4, 30)), 680 + len(reply) - 1),
+    ):
+        assert again.run(asked, 15) == cold(name, asked, 15)
+        assert again.looked_up().cached_tokens >= least, again.looked_up()
+
+
+def test_what_memory_had_to_let_go_of_comes_back(desk: Make, cold: Make, text: Text) -> None:
+    whole = desk("tiny")
+    whole.run(text(1, 300))
+    small = desk("tiny", prefix_cache_gib=1.3 * whole.cache.nbytes / 2**30, prefix_cache_disk_gib=1.0)
+    for seed in (1, 2, 3, 1):
+        assert small.run(text(seed, 300)) == cold("tiny", text(seed, 300))
+        wait_written(small)
+    assert small.looked_up().cached_tokens >= 299
+
+
+def test_a_memory_that_holds_nothing_of_it_runs_cold_and_ends(desk: Make, cold: Make, text: Text) -> None:
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.run(text(1, 300))
+    tiny = restart(warm, desk, "tiny", prefix_cache_gib=1e-6)
+    assert tiny.run(text(1, 300)) == cold("tiny", text(1, 300))
+    assert tiny.looked_up().cached_tokens == 0
+
+
+def damage(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    match how:
+        case "empty":
+            data.clear()
+        case "truncated":
+            del data[-1:]
+        case "short":
+            del data[5:]
+        case "longer":
+            data += b"\0"
+        case "header":
+            data[:8] = (2**40).to_bytes(8, "little")
+        case "json":
+            data[9] ^= 0xFF
+        case "values":
+            data[-5] ^= 1
+        case "notes":
+            data = data.replace(b"recent", b"recant", 1)
+        case "foreign":
+            data = bytearray((EMBEDDED_FOLDER / "model.safetensors").read_bytes()[:200_000])
+        case "version":
+            data = data.replace(disk_module.FORMAT.encode(), b"homebase-prefix-0")
+        case _:
+            data = data.replace(b'"identity": "[\\"', b'"identity": "[\\"x', 1)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["empty", "truncated", "short", "longer", "header", "json", "values", "notes", "foreign", "version", "identity"],
+)
+@pytest.mark.parametrize("when", ["before", "while it runs"])
+def test_a_file_that_is_broken_is_dropped_with_a_notice(
+    desk: Make, cold: Make, text: Text, cache_home: Path, caplog: pytest.LogCaptureFixture, how: str, when: str
+) -> None:
+    prompt = text(1, 200)
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.run(prompt)
+    warm.runner.close(20)
+    files = list_files(cache_home)
+    assert files
+    again = desk("tiny", prefix_cache_disk_gib=1.0)
+    if when == "while it runs":
+        again.run(text(9, 40))
+    for path in files:
+        damage(path, how)
+    assert again.run(prompt) == cold("tiny", prompt)
+    assert again.looked_up().cached_tokens == 0
+    assert caplog.text.count("is dropped") >= 1
+    wait_written(again)
+    last = restart(again, desk, "tiny")
+    assert last.run(prompt) == cold("tiny", prompt)
+    assert last.looked_up().cached_tokens == 199  # written anew
+
+
+def test_a_file_that_fits_no_state_costs_no_stream_its_work(
+    desk: Make, cold: Make, text: Text, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompt = text(1, 200)
+    monkeypatch.setattr(store, "build_identity", lambda facts: "one for all")
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.run(prompt)
+    root = store.find_root()
+    (folder,) = root.iterdir()
+    warm.runner.close(20)
+    desk("tiny2", prefix_cache_disk_gib=1.0).run((5, 6, 7))
+    (other,) = (each for each in root.iterdir() if each != folder)
+    shutil.copytree(folder, other, dirs_exist_ok=True)
+    wrong = desk("tiny2", prefix_cache_disk_gib=1.0)
+    assert wrong.run(prompt) == cold("tiny2", prompt)
+    assert "another model" in caplog.text
+    assert wrong.run(prompt) == cold("tiny2", prompt)
+    assert wrong.looked_up().cached_tokens == 199
+
+
+def test_a_full_disk_is_a_notice_and_memory_goes_on(
+    desk: Make,
+    cold: Make,
+    text: Text,
+    cache_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*args: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk_module, "write_file", fail)
+    warm, prompt = desk("tiny", prefix_cache_disk_gib=1.0), text(1, 200)
+    warm.run(prompt)
+    wait_written(warm)
+    warm.run(text(2, 200))
+    assert warm.run(prompt) == cold("tiny", prompt)
+    assert warm.looked_up().cached_tokens >= 199
+    assert caplog.text.count("the disk is full") == 1
+    assert not list_files(cache_home)
+
+
+def test_a_folder_that_cannot_be_made_is_a_notice_and_memory_goes_on(
+    desk: Make, cold: Make, text: Text, cache_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache_home.write_text("not a folder")
+    warm, prompt = desk("tiny", prefix_cache_disk_gib=1.0), text(1, 200)
+    warm.run(prompt)
+    assert warm.run(prompt) == cold("tiny", prompt)
+    assert warm.looked_up().cached_tokens >= 199
+    assert "its folder cannot be used" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_files_are_for_their_user_alone(desk: Make, text: Text, cache_home: Path) -> None:
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.run(text(1, 200))
+    warm.runner.close(20)
+    folders = [cache_home, *(each for each in cache_home.iterdir() if each.is_dir())]
+    assert len(folders) == 2
+    assert [folder.stat().st_mode & 0o077 for folder in folders] == [0, 0]
+
+
+def test_the_disk_keeps_to_its_budget_oldest_first_other_models_too(desk: Make, text: Text, cache_home: Path) -> None:
+    probe = desk("tiny2", prefix_cache_disk_gib=1.0)
+    probe.run(text(1, 200))
+    probe.runner.close(20)
+    budget = 2.5 * sum(path.stat().st_size for path in list_files(cache_home)) / 2**30
+    shutil.rmtree(cache_home)
+    first = desk("tiny", prefix_cache_disk_gib=1.0)
+    first.run(text(1, 60))
+    first.runner.close(20)
+    old = set(list_files(cache_home))
+    assert old
+    for path in old:
+        os.utime(path, (1, 1))
+    other = desk("tiny2", prefix_cache_disk_gib=budget)
+    for seed in range(4):
+        other.run(text(10 + seed, 200))
+        wait_written(other)
+        assert sum(path.stat().st_size for path in list_files(cache_home)) <= budget * 2**30
+    assert not old & set(list_files(cache_home))
+    last = restart(other, desk, "tiny2", prefix_cache_disk_gib=budget)
+    last.run(text(13, 200))
+    assert last.looked_up().cached_tokens == 199
+
+
+def test_nothing_half_written_is_left_or_read(cache_home: Path, desk: Make, text: Text) -> None:
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.run(text(1, 100))
+    warm.runner.close(20)
+    (path, *_) = list_files(cache_home)
+    part = path.with_name(".abc-1.part")
+    part.write_bytes(b"half")
+    desk("tiny", prefix_cache_disk_gib=1.0).run(text(2, 100))
+    assert part.exists()  # another server may be at it
+    os.utime(part, (1, 1))
+    desk("tiny", prefix_cache_disk_gib=1.0).run(text(2, 100))
+    assert not part.exists()
+
+
+def test_headers_say_what_is_in_a_file(cache_home: Path, desk: Make, text: Text, tmp_path: Path) -> None:
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.run(text(1, 100))
+    warm.runner.close(20)
+    for path in list_files(cache_home):
+        notes = read_header(path).notes
+        assert notes["format"] == disk_module.FORMAT
+        assert notes["tokens"] == path.stem
+        assert "tiny" in notes["identity"]
+    (tmp_path / "x").write_bytes(b"\x01\0\0\0\0\0\0\0{")
+    with pytest.raises(FileBroken):
+        read_header(tmp_path / "x")
+
+
+def test_weights_with_other_values_have_another_fingerprint(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(EMBEDDED_FOLDER / name, tmp_path / name)
+    before = fingerprint_weights(tmp_path)
+    assert before == fingerprint_weights(EMBEDDED_FOLDER)
+    data = bytearray((tmp_path / "model.safetensors").read_bytes())
+    for place in range(0, len(data), 1000):
+        data[-1 - place] ^= 1 if place < len(data) // 2 else 0
+    (tmp_path / "model.safetensors").write_bytes(data)
+    assert fingerprint_weights(tmp_path) != before
