@@ -53,13 +53,17 @@ class Resumer:
         self._cache.close(timeout_s)
 
     def _find_room(self, sequences: Iterable[Sequence], policy: EnginePolicy) -> tuple[int, int | None]:
-        """What the cache takes when the policy leaves it open, and what running sequences may leave it at most."""
+        """What the cache takes when the policy leaves it open, and what running sequences leave it at most.
+
+        They have all of their prompts and what they have said so far. What they are promised beyond that is the
+        cache's until they come to need it.
+        """
         plan = self._model.facts.plan_memory(policy.memory_budget_gib)
-        requests = [sequence.request for sequence in sequences]
-        promised = sum(plan.stream.at(len(request.prompt_ids) + request.max_tokens) for request in requests)
         if not plan.budget_bytes:
             return int(MEMORY_SHARE * self._model.facts.device_bytes), None
-        return int(MEMORY_SHARE * plan.room_bytes), max(0, plan.room_bytes - promised)
+        tokens = [len(sequence.request.prompt_ids) + sequence.emitted_tokens for sequence in sequences]
+        left = plan.room_bytes - sum(plan.stream.at(count) for count in tokens)
+        return int(MEMORY_SHARE * plan.room_bytes), max(0, left)
 
     def _begin(self, sequence: Sequence) -> list[EngineEvent]:
         request, setting = sequence.request, self._policy.mtp

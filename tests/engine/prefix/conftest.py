@@ -45,6 +45,7 @@ class Desk:
 
     def __init__(self, model: ServedModel, **policy: Any) -> None:
         self.policy = EnginePolicy(**(dict[str, Any](prefill_chunk_tokens=100, prefix_cache_gib=1.0) | policy))
+        self.facts = model.facts
         self.runner = StepRunner(model)
         self.events: list[EngineEvent] = []
         self._asked = 0

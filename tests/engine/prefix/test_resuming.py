@@ -230,6 +230,34 @@ def test_memory_is_given_back_when_asked_for(desk: Make, text: Text) -> None:
     assert warm.cache.nbytes == 0
 
 
+def test_what_streams_do_not_use_yet_is_the_caches(desk: Make, text: Text) -> None:
+    """Outputs that are left open are promised all the memory there is; the cache is emptied by none of that."""
+    warm, head = desk(memory_budget_gib=0.2), text(1, 1000)
+    warm.run((*head, *text(2, 50)), boundaries=(0, 1000))
+    for seed in (3, 4):
+        request_id = warm.add((*head, *text(seed, 50)), 20_000)
+        for _ in range(4):
+            warm.step()
+        assert warm.looked_up(request_id).cached_tokens >= 1000
+
+
+def test_the_cache_gives_way_to_prompts_as_they_come(desk: Make, text: Text) -> None:
+    warm = desk(memory_budget_gib=0.1)
+    for seed in range(6):
+        warm.run(text(seed, 1000))
+    plan = warm.facts.plan_memory(0.1)
+    before = warm.cache.nbytes
+    prompt = text(9, 10_000)
+    request_id = warm.add(prompt, 3)
+    warm.step()
+    left = plan.room_bytes - plan.stream.at(len(prompt))
+    assert warm.cache.budget_bytes == left < before
+    assert warm.cache.nbytes <= left
+    warm.cancel(request_id)
+    warm.run(text(10, 10), 1)
+    assert warm.cache.budget_bytes > left
+
+
 class Plain:
     """A model whose states know nothing of being stored."""
 
