@@ -59,6 +59,8 @@ class Refuse(msgspec.Struct, frozen=True):
     """The limit that says no and its use; bytes for memory."""
     needed: int = 0
     """For memory, what this request would need at least, in bytes."""
+    is_alone: bool = False
+    """For memory: nothing is in flight, so that waiting does not help."""
 
 
 def decide(policy: AdmissionPolicy, load: Load, asked: Asked) -> Admit | Refuse:
@@ -83,7 +85,8 @@ def _fit_memory(load: Load, asked: Asked, places: int) -> Admit | Refuse:
     least_bytes = cost.at(asked.prompt_tokens + least_tokens)
     if least_bytes > free_bytes:
         used = memory.model_bytes + load.promised_bytes
-        return Refuse("memory_budget_full", limit=memory.budget_bytes, used=used, needed=least_bytes)
+        is_alone = not load.in_flight
+        return Refuse("memory_budget_full", memory.budget_bytes, used, needed=least_bytes, is_alone=is_alone)
     share_bytes = free_bytes if asked.max_tokens is not None else free_bytes // places
     within = cost.tokens_within(share_bytes) - asked.prompt_tokens
     granted = max(least_tokens, min(asked.output_tokens, within))

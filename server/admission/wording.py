@@ -37,6 +37,12 @@ def _say(refuse: Refuse, retry_after_s: int) -> str:
             )
         case "memory_budget_full":
             free_bytes = max(0, refuse.limit - refuse.used)
+            if refuse.is_alone:
+                return (
+                    f"Refused by homebase admission: this needs {say_bytes(refuse.needed)} of memory, and the weights "
+                    f"leave {say_bytes(free_bytes)} of {say_bytes(refuse.limit)} (engine.memory_budget_gib). Raise "
+                    "that limit, or serve a smaller model."
+                )
             return (
                 f"Refused by homebase admission: this needs {say_bytes(refuse.needed)} of memory, and "
                 f"{say_bytes(free_bytes)} of {say_bytes(refuse.limit)} are free (engine.memory_budget_gib). Some is "

@@ -68,6 +68,14 @@ def test_a_client_that_leaves_its_output_open_leaves_room_for_another() -> None:
     assert abs(second.max_tokens - first.max_tokens) < 10
 
 
+def test_when_nothing_runs_waiting_is_no_way_out() -> None:
+    plan = MemoryPlan(budget_bytes=100, model_bytes=150, stream=StreamCost(2**20, 2**10))
+    for in_flight in (0, 1):
+        decision = decide(AdmissionPolicy(), Load(in_flight, memory=plan), ask(10, 10))
+        assert isinstance(decision, Refuse)
+        assert (decision.code, decision.is_alone) == ("memory_budget_full", in_flight == 0)
+
+
 def test_the_limit_of_streams_is_told_before_memory() -> None:
     decision = decide(AdmissionPolicy(max_in_flight=1), Load(1, memory=PLAN, promised_bytes=10**12), ask(10, 10))
     assert isinstance(decision, Refuse)

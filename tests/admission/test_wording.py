@@ -47,6 +47,14 @@ def test_full_memory_names_what_is_needed_and_free_and_the_limit() -> None:
     )
 
 
+def test_a_budget_that_is_too_small_for_the_model_says_so() -> None:
+    full = Refuse("memory_budget_full", limit=2**20, used=24 * 2**20, needed=2**24, is_alone=True)
+    assert build_refusal(full, 5).message == (
+        "Refused by homebase admission: this needs 16.0 MiB of memory, and the weights leave 0.0 MiB of 1.0 MiB "
+        "(engine.memory_budget_gib). Raise that limit, or serve a smaller model."
+    )
+
+
 def test_a_model_that_loads_has_a_code_of_its_own() -> None:
     refusal = build_loading_refusal()
     assert refusal.code == "model_loading"

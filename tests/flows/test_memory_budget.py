@@ -71,6 +71,14 @@ def test_prompts_that_grow_to_the_budget_never_pass_it(served: Headless) -> None
     assert statuses[-2:] == [400, 400]
 
 
+def test_a_budget_below_the_weights_is_told_at_the_start_and_to_every_client(headless: Callable[..., Headless]) -> None:
+    server = headless(config="[engine]\nmemory_budget_gib = 0.02\n")
+    assert "every request will be refused" in server.said
+    status, answer = ask(server, 1, 5)
+    assert (status, answer["error"]["code"]) == (429, "memory_budget_full")
+    assert "Raise that limit" in answer["error"]["message"]
+
+
 def test_an_output_left_open_leaves_room_for_a_second_request(served: Headless) -> None:
     stream = served.open_stream(max_tokens=None)
     assert ask(served, 10, 20)[0] == 200
