@@ -156,6 +156,21 @@ def test_a_states_bytes_are_those_of_its_arrays(zoo: Load, feed: Feed, name: str
     assert state.nbytes == sum(array.nbytes for array in state.arrays()) > 0
 
 
+@pytest.mark.parametrize("name", ["llama", "sliding", "mamba"])
+def test_what_a_stream_takes_is_told_from_the_shapes_of_its_caches(zoo: Load, feed: Feed, name: str) -> None:
+    """Rows by position grow with each token, a ring up to its size, a recurrent state not at all."""
+    model = zoo(name)
+    facts, state = model.facts, model.build_state()
+    for start in range(0, 600, 100):
+        feed(model, state, [token % VOCABULARY for token in range(start, start + 100)])
+    plan = facts.plan_memory(1.0)
+    assert state.nbytes <= plan.stream.at(600)
+    exact = facts.stream_bytes + 600 * facts.token_bytes
+    assert exact <= 1.6 * state.nbytes
+    assert (facts.token_bytes > 0) == (name != "mamba")
+    assert (facts.stream_bytes > 0) == (name != "llama")
+
+
 def test_facts_of_a_llama(zoo: Load) -> None:
     facts = zoo("llama").facts
     assert (facts.id, facts.architecture, facts.vocab_size) == ("llama", "llama", VOCABULARY)
