@@ -9,10 +9,9 @@ import msgspec
 
 from server.engine.request import Sampling
 from server.models.cache import ServedModel
-from server.policy import EnginePolicy
 
 from bare import DraftLoop, fill_state, time_decode
-from engine_runs import GREEDY, EngineBench, Trace
+from engine_runs import GREEDY, EngineBench, Trace, build_policy
 from eval_clock import install_clock
 from report import Goal, Section, Spread, spread
 
@@ -112,7 +111,7 @@ def _turn(settings: Sequence[str | int], by: int) -> list[str | int]:
 def _decode(
     engine: EngineBench, setting: str | int, prompt: tuple[int, ...], sampling: Sampling, max_tokens: int
 ) -> Stretch:
-    engine.policy = msgspec.convert({"mtp": setting}, EnginePolicy)
+    engine.policy = build_policy(mtp=setting)
     trace = engine.submit(prompt, max_tokens, sampling)
     engine.collect(lambda: bool(trace.emitted))
     before_s = install_clock().seconds

@@ -10,6 +10,7 @@ import queue
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -84,11 +85,16 @@ class Trace(msgspec.Struct):
         return [later - earlier for earlier, later in pairs if later > start_s and earlier < end_s]
 
 
+def build_policy(**settings: Any) -> EnginePolicy:
+    """`[engine]` with these settings, and no prefix cache: what is measured again would not be computed again."""
+    return msgspec.convert({"prefix_cache_gib": 0.0, **settings}, EnginePolicy)
+
+
 class EngineBench:
     """An engine on one checkpoint whose policy may be changed between runs."""
 
     def __init__(self, path: str) -> None:
-        self.policy = EnginePolicy()
+        self.policy = build_policy()
         self.traces: dict[str, Trace] = {}
         self.codec: TextCodec = load_text_codec(Path(resolve_model_folder(path)))
         self._events: queue.SimpleQueue[tuple[EngineEvent, ...]] = queue.SimpleQueue()

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-import msgspec
-
-from server.policy import EnginePolicy
-
 from draft_gain import encode_ask
-from engine_runs import EngineBench, Trace
+from engine_runs import EngineBench, Trace, build_policy
 from load import percentile
 from report import Goal, Section, Spread, spread
 
@@ -28,7 +24,7 @@ def measure_streams(engine: EngineBench, *, rounds: int, max_tokens: int) -> Sec
     for number in range(rounds + 1):
         alone: dict[int, list[int]] = {}
         for setting in ("auto", "off"):
-            engine.policy = msgspec.convert({"mtp": setting}, EnginePolicy)
+            engine.policy = build_policy(mtp=setting)
             for streams in STREAMS:
                 prompts = [encode_ask(engine, number + place) for place in range(streams)]
                 traces = [engine.submit(prompt, max_tokens) for prompt in prompts]
@@ -84,7 +80,7 @@ def measure_stall(engine: EngineBench, *, rounds: int, child_tokens: int, stalls
     for number in range(rounds + 1):
         child = engine.build_prompt(child_tokens if number else child_tokens // 4, 500 + number)
         for stall_ms in (None, *stalls_ms):
-            engine.policy = EnginePolicy(decode_stall_ms=stall_ms or stalls_ms[0])
+            engine.policy = build_policy(decode_stall_ms=stall_ms or stalls_ms[0])
             if stall_ms is None:
                 trace = engine.submit(child, 1)
                 engine.run(trace)
@@ -161,7 +157,7 @@ def measure_prefill(engine: EngineBench, *, rounds: int, lengths: Sequence[int])
         for length in lengths if number else lengths[:2]:
             prompt = engine.build_prompt(length, 700 + number)
             for setting in ("auto", "off") if number % 2 else ("off", "auto"):
-                engine.policy = msgspec.convert({"mtp": setting}, EnginePolicy)
+                engine.policy = build_policy(mtp=setting)
                 trace = engine.submit(prompt, 1)
                 engine.run(trace)
                 if number:
