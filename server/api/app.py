@@ -11,17 +11,16 @@ from quart import Quart, Request, Response, g, request
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 
-from server.api.body import LIMIT_BYTES, BoundedBody, drain_body, read_body
-from server.api.chat import Caller, ChatEndpoint
+from server.api.body import LIMIT_BYTES, BoundedBody, drain_body
+from server.api.dialects import add_dialects
 from server.api.failures import Failure, build_failure, internal_error
 from server.api.front import FrontedQuart
-from server.api.guard import check_host, check_key, check_origin, preflight_headers, read_bearer
+from server.api.guard import check_host, check_key, check_origin, preflight_headers
 from server.api.health import add_health
 from server.api.homebase import add_homebase
 from server.api.models import add_models
 from server.api.services import Services
 from server.errors import BodyTooLarge, HomebaseError, InvalidRequest, MethodNotAllowed, RouteNotFound
-from server.text.pool import TextPool
 
 log = logging.getLogger(__name__)
 
@@ -50,46 +49,11 @@ def build_app(services: Services) -> Quart:
     app.url_map.merge_slashes = False
     _add_guard(app, services)
     _add_error_answers(app, services)
-    _add_chat(app, services)
+    add_dialects(app, services)
     add_models(app, services)
     add_health(app, services)
     add_homebase(app, services)
     return app
-
-
-def _add_chat(app: Quart, services: Services) -> None:
-    pool = TextPool()
-    endpoint = ChatEndpoint(services, pool)
-
-    async def complete_chat() -> Response:
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise InvalidRequest("Compressed request bodies are not read; send the JSON as it is.")
-        body = await read_body(cast("BoundedBody", request.body))
-        return await endpoint.answer(_read_caller(), body)
-
-    async def close_pool() -> None:
-        pool.close()
-
-    app.add_url_rule("/v1/chat/completions", view_func=complete_chat, methods=["POST"])
-    app.after_serving(close_pool)
-
-
-def _read_caller() -> Caller:
-    peer = request.scope.get("client")
-    return Caller(
-        request_id=g.request_id,
-        headers={name.lower(): _read_header(value) for name, value in request.headers.items()},
-        api_key=read_bearer(request.headers.get("authorization")),
-        peer=peer[0] if peer else "",
-    )
-
-
-def _read_header(value: str) -> str:
-    """A header's value as its sender meant it: UTF-8 where it is that, which the framework reads as Latin-1."""
-    try:
-        return value.encode("latin-1").decode()
-    except UnicodeError:
-        return value
 
 
 def _add_guard(app: Quart, services: Services) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +12,8 @@ import msgspec
 from server.errors import InvalidRequest
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SHOWN_CHARS = 80
 """A value that is quoted back is cut to this."""
@@ -58,6 +61,14 @@ def describe_field(param: str, document: Mapping[str, Any], expected: Mapping[st
     return InvalidRequest(
         f"`{param}` must be {allowed}; {show_value(_look_up(document, param))} was given.", param=param
     )
+
+
+def log_unknown(document: Mapping[str, Any], known: Collection[str]) -> None:
+    """Name the fields that have no effect in the log, for whoever wonders why."""
+    unknown = document.keys() - known
+    if unknown:
+        names = ", ".join(ascii(name[:40]) for name in sorted(unknown)[:20])
+        log.debug("fields without effect in a request: %s", names)
 
 
 def show_value(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from quart import Quart, Response
 
-from server.api.chat_plan import check_model
+from server.api.generation.plan import check_model
 from server.api.services import Services
 from server.snapshot import ModelView
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment: every parser of the format skips it, and the bytes keep the connection from looking dead."""
+
+
+def build_comment() -> bytes:
+    """What keeps a connection alive where its client counts bytes."""
+    return KEEP_ALIVE
+
 
 DONE = b"data: [DONE]\n\n"
 """How the OpenAI dialect ends a stream that went well."""
@@ -16,16 +22,17 @@ UNREAD_MOST_BYTES = 1024 * 1024
 """What waits for a reader that does not read, beyond what the sockets hold: hours of text for one who reads."""
 
 
-def build_frame(data: bytes) -> bytes:
-    """One event. `data` has no line break, as JSON from msgspec never has."""
-    return b"data: " + data + b"\n\n"
+def build_frame(data: bytes, event: str = "") -> bytes:
+    """One event, named where the dialect has names. `data` has no line break, as JSON from msgspec never has."""
+    named = f"event: {event}\n".encode() if event else b""
+    return named + b"data: " + data + b"\n\n"
 
 
 class Outbox:
-    """Frames on their way to one reader. Putting never waits; taking yields a comment whenever too little comes."""
+    """Frames on their way to one reader. Putting never waits; taking gives a sign of life when too little comes."""
 
-    def __init__(self, keep_alive_s: float) -> None:
-        self._keep_alive_s = keep_alive_s
+    def __init__(self, keep_alive_s: float, build_keep_alive: Callable[[], bytes] = build_comment) -> None:
+        self._keep_alive_s, self._build_keep_alive = keep_alive_s, build_keep_alive
         self._frames: deque[bytes] = deque()
         self._unread_bytes = 0
         self._unread_since_s = 0.0
@@ -43,7 +50,9 @@ class Outbox:
         return asyncio.get_running_loop().time() - self._unread_since_s if self._frames else 0.0
 
     def put(self, frame: bytes) -> None:
-        """Add a frame."""
+        """Add a frame; an empty one is none."""
+        if not frame:
+            return
         if not self._frames:
             self._unread_since_s = asyncio.get_running_loop().time()
         self._frames.append(frame)
@@ -58,7 +67,7 @@ class Outbox:
     async def take(self) -> AsyncIterator[bytes]:
         """What there is, as soon as there is any, all waiting frames at once; ends after `close`.
 
-        The comment's clock runs from the last bytes handed out, whatever goes on elsewhere.
+        The clock runs from the last bytes handed out, whatever goes on elsewhere.
         """
         while True:
             if self._frames:
@@ -69,7 +78,7 @@ class Outbox:
             elif self._is_closed:
                 return
             elif not await self._wait():
-                yield KEEP_ALIVE
+                yield self._build_keep_alive()
 
     async def _wait(self) -> bool:
         """True when something changed, False when the time of a comment has come."""

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How the next token is drawn. Ranges are checked by `server.api.wire` before a request is built."""
+    """How the next token is drawn. Ranges are checked by `server.api.generation.sampling` before a request is built."""
 
     temperature: float = 1.0
     """0..2; 0 is greedy."""

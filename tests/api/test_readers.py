@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from server import reader
-from server.api import chat_stream
+from server.api.generation import stream as answer_stream
 
 
 async def open_stream(rig: Any, port: int, body: dict[str, Any]) -> socket.socket:
@@ -42,7 +42,7 @@ async def read_to_end(client: socket.socket, *, pause_s: float, within_s: float)
 async def test_a_reader_that_does_not_read_is_dropped_and_slows_nobody(
     rig: Any, port: int, chat_body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_stream, "UNREAD_MOST_BYTES", 50_000)
+    monkeypatch.setattr(answer_stream, "UNREAD_MOST_BYTES", 50_000)
     client = await open_stream(rig, port, chat_body())
     request_id = rig.engine.only
     for _ in range(3000):
@@ -63,7 +63,7 @@ async def test_a_reader_that_takes_nothing_gives_its_slot_back_soon(
     rig: Any, port: int, chat_body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "UNREAD_S", 0.5)
-    monkeypatch.setattr(chat_stream, "STUCK_S", 0.2)
+    monkeypatch.setattr(answer_stream, "STUCK_S", 0.2)
     client = await open_stream(rig, port, chat_body())
     request_id = rig.engine.only
     sent = 0
@@ -76,7 +76,7 @@ async def test_a_reader_that_takes_nothing_gives_its_slot_back_soon(
     assert rig.engine.cancelled == [request_id]
     assert rig.ends()[0].outcome == "cancelled"
     assert "unread in decode after" in rig.ends()[0].detail
-    assert sent * 300 < chat_stream.UNREAD_MOST_BYTES, "it was dropped for how much it left, not for how long"
+    assert sent * 300 < answer_stream.UNREAD_MOST_BYTES, "it was dropped for how much it left, not for how long"
     client.close()
 
 

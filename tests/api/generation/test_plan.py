@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.api.chat_plan import check_model, plan_max_tokens
+from server.api.generation.plan import check_model, plan_max_tokens
 from server.errors import ContextLengthExceeded, InvalidRequest, UnknownModel
 from server.snapshot import ModelView
 

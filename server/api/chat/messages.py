@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from server.api.wire import ContentPart, Message, ToolCall
+from server.api.chat.wire import ContentPart, Message
+from server.api.generation.turns import build_call, put_system_first
 from server.errors import InvalidRequest
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
-SYSTEM_JOINT = "\n\n"
-"""Between the texts of several system messages."""
-
-RAW_ARGUMENTS = "arguments"
-"""The key under which a call's arguments are kept when they are no JSON object."""
 
 
 def normalise_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -32,25 +26,15 @@ def normalise_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             system_texts.append(_read_text(message, where))
         else:
             turns.append(_build_turn(message, where))
-    return [*_build_system(system_texts), *turns]
-
-
-def first_text(turns: Sequence[dict[str, Any]], role: str) -> str:
-    """The text of the first turn with a role, empty when there is none."""
-    return next((str(turn["content"] or "") for turn in turns if turn["role"] == role), "")
-
-
-def _build_system(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    joined = SYSTEM_JOINT.join(text for text in texts if text)
-    if joined:
-        yield {"role": "system", "content": joined}
+    return put_system_first(system_texts, turns)
 
 
 def _build_turn(message: Message, where: str) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role}
     if message.role == "assistant" and message.tool_calls:
         turn["content"] = _read_text(message, where) if message.content is not None else ""
-        turn["tool_calls"] = [_build_call(call) for call in message.tool_calls]
+        calls = message.tool_calls
+        turn["tool_calls"] = [build_call(call.id or "", call.function.name, call.function.arguments) for call in calls]
     else:
         turn["content"] = _read_text(message, where)
     if message.role == "tool":
@@ -93,25 +77,3 @@ def _read_call_id(message: Message, where: str) -> str:
             param=f"{where}.tool_call_id",
         )
     return message.tool_call_id
-
-
-def _build_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.function.name, "arguments": _read_arguments(call.function.arguments)}
-    return {"id": call.id or "", "type": "function", "function": function}
-
-
-def _read_arguments(arguments: str | dict[str, Any] | None) -> dict[str, Any]:
-    """A call's arguments as an object, which templates walk through.
-
-    A model can have written anything. What is no JSON object is kept word for word under one key: refusing it would
-    end a conversation for good, because the client sends it again with every turn.
-    """
-    if isinstance(arguments, dict):
-        return arguments
-    if not arguments or not arguments.strip():
-        return {}
-    try:
-        decoded = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return {RAW_ARGUMENTS: arguments}
-    return decoded if isinstance(decoded, dict) else {RAW_ARGUMENTS: arguments}

@@ -22,19 +22,9 @@ def _same(given: Any, value: Any) -> bool:
     return isinstance(given, bool) == isinstance(value, bool) and given == value
 
 
-_NO_THOUGHTS = _neutral("none")
-
 UNBUILT: dict[str, Callable[[Any], bool]] = {
-    "tools": _neutral([]),
-    "tool_choice": _neutral("none", "auto"),
     "functions": _neutral([]),
     "function_call": _neutral("none", "auto"),
-    "response_format": _neutral({"type": "text"}),
-    "reasoning_effort": _NO_THOUGHTS,
-    "reasoning": _neutral({}, {"effort": "none"}, {"enabled": False}),
-    "thinking": _neutral({"type": "disabled"}, False),
-    "enable_thinking": _neutral(False),
-    "chat_template_kwargs": _neutral({}, {"enable_thinking": False}),
     "audio": _neutral(),
     "modalities": _neutral(["text"]),
     "prediction": _neutral(),
@@ -62,7 +52,6 @@ HARMLESS = frozenset(
         "metadata",
         "store",
         "service_tier",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "safety_identifier",

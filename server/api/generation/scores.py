@@ -1,6 +1,6 @@
 """Log-probabilities of an answer's tokens: they wait for the text that their token belongs to, and never outlive it.
 
-Knows no JSON; `server.api.chat_shapes` writes it.
+Knows no JSON; `server.api.chat.shapes` writes it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ class ScoreQueue:
 
     A token belongs to the text from where its own begins, so its score goes out with its first character. A part of a
     character begins where the whole one does: the scores of all its tokens go out together with it. What never
-    becomes text has no score: bytes after the last whole character, and everything behind a stop string.
+    becomes text has no score: thoughts, calls, bytes after the last whole character, everything behind a stop string.
     """
 
     def __init__(self) -> None:
         self._decoded_chars = 0
-        self._shown_chars = 0
         self._waiting: deque[tuple[int, Scored]] = deque()
 
     def add(self, scored: Scored | None, text: str) -> None:
@@ -38,10 +37,11 @@ class ScoreQueue:
             self._waiting.append((self._decoded_chars, scored))
         self._decoded_chars += len(text)
 
-    def release(self, shown: str) -> tuple[Scored, ...]:
-        """The scores that go out together with the next piece of text."""
-        self._shown_chars += len(shown)
+    def release(self, start: int, chars: int) -> tuple[Scored, ...]:
+        """The scores that go out together with so many characters from `start` on; those of before are dropped."""
+        while self._waiting and self._waiting[0][0] < start:
+            self._waiting.popleft()
         released: list[Scored] = []
-        while self._waiting and self._waiting[0][0] < self._shown_chars:
+        while self._waiting and self._waiting[0][0] < start + chars:
             released.append(self._waiting.popleft()[1])
         return tuple(released)

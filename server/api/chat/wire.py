@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from server.api.decoding import convert, decode_object, describe_field
-from server.api.logit_bias import read_logit_bias
-from server.api.unbuilt import HARMLESS, UNBUILT, refuse_unbuilt
-from server.engine.request import Sampling
+from server.api.chat.tools import TOOLS_EXPECTED, ResponseFormat, ToolDefinition
+from server.api.chat.unbuilt import HARMLESS, UNBUILT, refuse_unbuilt
+from server.api.decoding import convert, decode_object, log_unknown
+from server.api.generation.sampling import (
+    SAMPLING_EXPECTED,
+    TOP_LOGPROBS_MOST,
+    SamplingFields,
+    check_seed,
+    check_stops,
+    stops_expected,
+)
+from server.api.generation.thinking import Thinking, read_effort
 from server.errors import InvalidRequest, UnsupportedParameter
-
-log = logging.getLogger(__name__)
-
-STOPS_MOST = 16
-"""OpenAI takes 4; editors that complete code send more."""
-
-STOP_CHARS = 512
-"""A stop string is compared with the end of the text at every token."""
-
-TOP_LOGPROBS_MOST = 20
-"""As OpenAI's."""
-
-SEED_LIMIT = 2**63
-TOP_K_OFF = -1
-"""Some clients write -1 for "keep all", which is 0 here."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -69,7 +61,22 @@ class Message(msgspec.Struct, frozen=True):
     reasoning_content: str | None = None
 
 
-class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
+class ReasoningFields(msgspec.Struct, frozen=True):
+    """`reasoning`, as some routers write what `reasoning_effort` says."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+
+
+class ThinkingFields(msgspec.Struct, frozen=True):
+    """`thinking`, as Anthropic and some others write it."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Meta(ge=0)] | None = None
+
+
+class ChatBody(SamplingFields, frozen=True, kw_only=True):
     """The body of POST /v1/chat/completions: every field that is honoured. null means that it was left out."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
@@ -78,20 +85,20 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: int | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    logit_bias: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=TOP_LOGPROBS_MOST)] | None = None
     stop: str | list[str] | None = None
     n: int | None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    reasoning: ReasoningFields | None = None
+    thinking: ThinkingFields | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: Annotated[int, Meta(ge=0)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @property
     def is_streaming(self) -> bool:
@@ -114,40 +121,25 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+    def wanted_thinking(self) -> Thinking:
+        """What its several fields say of thinking; of two that say the same the one named first here wins."""
+        reasoning, thinking = self.reasoning or ReasoningFields(), self.thinking
+        switches = (
+            self.enable_thinking,
+            None if thinking is None or thinking.type == "adaptive" else thinking.type == "enabled",
+            reasoning.enabled,
+        )
+        budgets = (self.thinking_budget, None if thinking is None else thinking.budget_tokens, reasoning.max_tokens)
+        return Thinking(
+            next((is_on for is_on in switches if is_on is not None), None),
+            read_effort(self.reasoning_effort, "reasoning_effort") or read_effort(reasoning.effort, "reasoning.effort"),
+            next((budget for budget in budgets if budget is not None), None),
+        )
 
     @property
     def wanted_logprobs(self) -> int | None:
         """How many alternatives to show for each token; None when no log-probabilities are wanted at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
-
-    def build_sampling(self, vocab_size: int) -> Sampling:
-        """How tokens are drawn; temperature 1 and no filter where nothing was said. Raises InvalidRequest.
-
-        Of the two names for one penalty `repetition_penalty` wins.
-        """
-        top_k = 0 if self.top_k in (None, TOP_K_OFF) else self.top_k
-        if top_k > vocab_size:
-            raise InvalidRequest(
-                f"`top_k` must be a whole number from 0 (keep all) to {vocab_size:,}, the size of the vocabulary; "
-                f"{top_k if top_k < SEED_LIMIT else 'a huge number'} was given.",
-                param="top_k",
-            )
-        return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=top_k,
-            min_p=0.0 if self.min_p is None else self.min_p,
-            seed=self.seed,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            repetition_penalty=self.repetition_penalty or self.repeat_penalty or 1.0,
-            logit_bias=read_logit_bias(self.logit_bias, vocab_size),
-        )
 
 
 EXPECTED = {
@@ -174,21 +166,23 @@ EXPECTED = {
     "stream_options.include_usage": "true or false",
     "max_tokens": "a whole number of at least 1",
     "max_completion_tokens": "a whole number of at least 1",
-    "temperature": "a number from 0 to 2",
-    "top_p": "a number above 0 and at most 1",
-    "top_k": "a whole number from 0 (keep all) to the size of the vocabulary",
-    "min_p": "a number from 0 to 1",
-    "frequency_penalty": "a number from -2 to 2",
-    "presence_penalty": "a number from -2 to 2",
-    "repetition_penalty": "a number above 0 and at most 2",
-    "repeat_penalty": "a number above 0 and at most 2",
-    "logit_bias": "an object from token ids, written as strings, to numbers from -100 to 100",
     "logprobs": "true or false",
     "top_logprobs": f"a whole number from 0 to {TOP_LOGPROBS_MOST}",
-    "seed": "a whole number from 0 to 9223372036854775807",
-    "stop": f"a string or a list of at most {STOPS_MOST} strings, each of 1 to {STOP_CHARS} characters",
-    "stop[]": f"a string of 1 to {STOP_CHARS} characters",
     "n": "a whole number",
+    "reasoning_effort": "a string",
+    "reasoning": 'an object like {"effort": "low"}',
+    "reasoning.effort": "a string",
+    "reasoning.enabled": "true or false",
+    "reasoning.max_tokens": "a whole number of at least 0",
+    "thinking": 'an object like {"type": "enabled"}',
+    "thinking.type": '"enabled", "disabled" or "adaptive"',
+    "thinking.budget_tokens": "a whole number of at least 0",
+    "enable_thinking": "true or false",
+    "thinking_budget": "a whole number of at least 0",
+    "chat_template_kwargs": "an object",
+    **TOOLS_EXPECTED,
+    **SAMPLING_EXPECTED,
+    **stops_expected("stop"),
 }
 """What each field may be, in words."""
 
@@ -198,22 +192,13 @@ def decode_chat(body: bytes, content_type: str = "") -> ChatBody:
     document = decode_object(body, content_type)
     refuse_unbuilt(document)
     chat = convert(document, ChatBody, EXPECTED)
-    _check_stops(chat, document)
-    if chat.seed is not None and not 0 <= chat.seed < SEED_LIMIT:
-        raise describe_field("seed", document, EXPECTED)
+    check_seed(chat.seed, document)
+    check_stops(chat.stop, "stop", document)
     if chat.n is not None and chat.n != 1:
         raise UnsupportedParameter("`n` must be 1: this server gives one choice per request.", param="n")
     _check_top_logprobs(chat)
-    _log_unknown(document)
+    log_unknown(document, {*ChatBody.__struct_fields__, *UNBUILT, *HARMLESS})
     return chat
-
-
-def _check_stops(chat: ChatBody, document: dict[str, Any]) -> None:
-    if len(chat.stops) > STOPS_MOST:
-        raise describe_field("stop", document, EXPECTED)
-    for index, stop in enumerate(chat.stops):
-        if not 1 <= len(stop) <= STOP_CHARS:
-            raise describe_field("stop" if isinstance(chat.stop, str) else f"stop[{index}]", document, EXPECTED)
 
 
 def _check_top_logprobs(chat: ChatBody) -> None:
@@ -223,10 +208,3 @@ def _check_top_logprobs(chat: ChatBody) -> None:
             "Set `logprobs` to true, or leave `top_logprobs` out.",
             param="top_logprobs",
         )
-
-
-def _log_unknown(document: dict[str, Any]) -> None:
-    unknown = document.keys() - set(ChatBody.__struct_fields__) - UNBUILT.keys() - HARMLESS
-    if unknown:
-        names = ", ".join(ascii(name[:40]) for name in sorted(unknown)[:20])
-        log.debug("fields without effect in a chat request: %s", names)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.api.logit_bias import read_logit_bias
+from server.api.generation.logit_bias import read_logit_bias
 from server.errors import InvalidRequest
 
 

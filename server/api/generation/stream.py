@@ -1,7 +1,7 @@
-"""Sends one chat answer as a stream of server-sent events.
+"""Sends one answer as a stream of server-sent events, in any dialect.
 
 A task of its own reads the engine's events and fills an outbox; the response takes from it. So a reader that is slow
-holds up nobody, and keep-alive comments follow the clock and not the tokens.
+holds up nobody, and what keeps the connection alive follows the clock and not the tokens.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from server.api.chat_shapes import ChatAnswer
-from server.api.failures import encode_error, internal_error
-from server.api.reply import FinishReason
-from server.api.sse import DONE, UNREAD_MOST_BYTES, Outbox, build_frame
-from server.api.stream_life import StreamLife
+from server.api.failures import internal_error
+from server.api.generation.answer import Answer
+from server.api.generation.stream_life import StreamLife
+from server.api.sse import UNREAD_MOST_BYTES, Outbox
 from server.errors import HomebaseError, StreamStopped
 
 log = logging.getLogger(__name__)
@@ -30,12 +29,12 @@ STUCK_S = 5.0
 """A connection that ends while its reader has taken nothing for this long ends because of that."""
 
 
-class ChatStream:
+class AnswerStream:
     """One streamed answer."""
 
-    def __init__(self, life: StreamLife, answer: ChatAnswer, outbox: Outbox, *, wants_usage: bool) -> None:
-        self._life, self._answer, self._outbox = life, answer, outbox
-        self._wants_usage = wants_usage
+    def __init__(self, life: StreamLife, answer: Answer, keep_alive_s: float) -> None:
+        self._life, self._answer = life, answer
+        self._outbox = Outbox(keep_alive_s, answer.keep_alive)
 
     async def frames(self) -> AsyncIterator[bytes]:
         """The bytes of the response, to be read by the task that the stream's life follows."""
@@ -50,8 +49,8 @@ class ChatStream:
 
     async def _pump(self, sender: asyncio.Task[object] | None) -> None:
         """Turn events into frames until the answer is complete, or can be no more."""
-        self._outbox.put(self._answer.build_role_frame())
         try:
+            self._outbox.put(self._answer.begin())
             await self._put_events(sender)
         except HomebaseError as error:
             self._fail(error)
@@ -64,26 +63,20 @@ class ChatStream:
     async def _put_events(self, sender: asyncio.Task[object] | None) -> None:
         reply, outbox = self._life.reply, self._outbox
         async for event in self._life.tokens:
-            piece = reply.fold(event)
-            if piece.text:
-                outbox.put(self._answer.build_text_frame(piece))
+            pieces = reply.fold(event)
+            if pieces:
+                outbox.put(self._answer.add(pieces))
             if reply.finish_reason is not None:
-                return self._finish(reply.finish_reason)
+                self._life.complete()
+                return outbox.put(self._answer.end(reply))
             if outbox.unread_bytes > UNREAD_MOST_BYTES:
                 return self._drop_reader(sender)
         raise StreamStopped("This stream ended without a result.")
 
-    def _finish(self, finish_reason: FinishReason) -> None:
-        self._life.complete()
-        self._outbox.put(self._answer.build_finish_frame(finish_reason))
-        if self._wants_usage:
-            self._outbox.put(self._answer.build_usage_frame(self._life.reply.usage))
-        self._outbox.put(DONE)
-
     def _fail(self, error: HomebaseError) -> None:
-        """Say what happened in the dialect's error event; no [DONE] follows, since the answer is not whole."""
+        """Say what happened in the dialect's own event; the answer is not whole."""
         self._life.fail(error)
-        self._outbox.put(build_frame(encode_error(error)))
+        self._outbox.put(self._answer.fail(error))
 
     def _drop_reader(self, sender: asyncio.Task[object] | None) -> None:
         """Give up on a client that keeps its connection and does not read."""
@@ -93,3 +86,18 @@ class ChatStream:
 
     def _drop(self) -> None:
         self._life.drop(f"client left {self._outbox.unread_bytes:,} bytes unread")
+
+
+async def collect(life: StreamLife, answer: Answer) -> bytes:
+    """The whole answer, when it is complete."""
+    reply = life.reply
+    try:
+        async for event in life.tokens:
+            answer.keep(reply.fold(event))
+            if reply.finish_reason is not None:
+                life.complete()
+                return answer.build_whole(reply)
+        raise StreamStopped("This stream ended without a result.")
+    except HomebaseError as error:
+        life.fail(error)
+        raise

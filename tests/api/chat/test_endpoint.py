@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from server.admission.wording import build_loading_refusal
-from server.api import chat
+from server.api.generation import door
 from server.engine.request import Sampling
 
 
@@ -45,6 +45,7 @@ async def test_a_completion_is_whole_and_in_the_dialect(rig: Any, chat_body: Any
             "completion_tokens": 13,
             "total_tokens": 15,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
     assert rig.admission.in_flight == 0
@@ -105,7 +106,8 @@ async def test_a_stop_string_ends_the_answer_and_the_work(rig: Any, chat_body: A
     [
         ({"model": "no-such-model-xyz"}, 404, "model_not_found", "model"),
         ({"messages": []}, 400, "invalid_request", "messages"),
-        ({"tools": [{"type": "function"}]}, 400, "unsupported_parameter", "tools"),
+        ({"tools": [{"type": "function"}]}, 400, "invalid_request", "tools[0].function"),
+        ({"tools": [{"type": "web_search"}]}, 400, "unsupported_parameter", "tools[0].type"),
         ({"top_k": 258}, 400, "invalid_request", "top_k"),
         ({"logit_bias": {"257": 1}}, 400, "invalid_request", "logit_bias"),
         ({"max_tokens": 10**9}, 400, "invalid_request", "max_tokens"),
@@ -269,7 +271,7 @@ async def test_an_unforeseen_fault_is_a_500_with_its_id_and_leaves_no_slot(
     rig: Any, chat_body: Any, speak: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.engine.script = speak("x")
-    monkeypatch.setattr("server.api.reply.Reply.fold", lambda *_: 1 / 0)
+    monkeypatch.setattr("server.api.generation.reply.Reply.fold", lambda *_: 1 / 0)
     with caplog.at_level(logging.ERROR):
         answer = await rig.post(chat_body())
     assert answer.status_code == 500
@@ -334,7 +336,7 @@ async def test_a_chat_template_without_end_is_given_up_and_costs_no_slot(
     rig: Any, chat_body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
-    monkeypatch.setattr(chat, "ENCODE_S", 0.05)
+    monkeypatch.setattr(door, "ENCODE_S", 0.05)
     monkeypatch.setattr(rig.codec, "encode_chat", lambda *_: over.wait(20))
     try:
         answers = [await asyncio.wait_for(rig.post(chat_body()), 5) for _ in range(4)]

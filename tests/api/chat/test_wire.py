@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.api.unbuilt import UNBUILT
-from server.api.wire import EXPECTED, ChatBody, ContentPart, Message, decode_chat
+from server.api.chat.unbuilt import UNBUILT
+from server.api.chat.wire import EXPECTED, ChatBody, ContentPart, Message, decode_chat
+from server.api.generation.sampling import list_stops
 from server.engine.request import Sampling
 from server.errors import InvalidRequest, RequestError, UnsupportedParameter
 
@@ -209,9 +210,9 @@ def test_what_is_not_built_is_refused_by_name_and_accepted_when_it_asks_nothing(
 def test_harmless_and_unknown_fields_are_accepted_and_the_unknown_ones_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.DEBUG, "server.api.wire"):
+    with caplog.at_level(logging.DEBUG, "server.api.decoding"):
         decode(user="me", metadata={"a": "b"}, store=True, service_tier="auto", parallel_tool_calls=True, surprise=1)
-    assert [record.getMessage() for record in caplog.records] == ["fields without effect in a chat request: 'surprise'"]
+    assert [record.getMessage() for record in caplog.records] == ["fields without effect in a request: 'surprise'"]
 
 
 def test_null_means_left_out() -> None:
@@ -235,7 +236,7 @@ def test_the_newer_name_for_the_output_limit_wins() -> None:
 
 @pytest.mark.parametrize(("stop", "stops"), [(None, ()), ("a", ("a",)), (["a", "b"], ("a", "b")), ([], ())])
 def test_a_stop_is_a_string_or_a_list(stop: Any, stops: tuple[str, ...]) -> None:
-    assert decode(stop=stop).stops == stops
+    assert list_stops(decode(stop=stop).stop) == stops
 
 
 def test_sampling_takes_what_was_said_and_openais_defaults() -> None:

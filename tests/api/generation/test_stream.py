@@ -146,7 +146,7 @@ async def test_an_unforeseen_fault_midway_is_an_error_event_too(
     rig: Any, chat_body: Any, speak: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.engine.script = speak("x")
-    monkeypatch.setattr("server.api.reply.Reply.fold", lambda *_: 1 / 0)
+    monkeypatch.setattr("server.api.generation.reply.Reply.fold", lambda *_: 1 / 0)
     events = await stream(rig, chat_body())
     await rig.settle()
     assert events[-1]["error"]["code"] == "internal_error"
@@ -178,4 +178,5 @@ async def test_cached_tokens_are_part_of_the_prompt(rig: Any, chat_body: Any) ->
         "completion_tokens": 0,
         "total_tokens": 10,
         "prompt_tokens_details": {"cached_tokens": 6},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.api.messages import first_text, normalise_messages
-from server.api.wire import Message
+from server.api.chat.messages import normalise_messages
+from server.api.chat.wire import Message
+from server.api.generation.turns import first_text
 from server.errors import InvalidRequest
 
 

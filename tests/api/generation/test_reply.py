@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from server.api.reply import Piece, Reply, Usage
+from server.api.generation.reply import Reply, Usage
+from server.api.generation.transcript import Piece
 from server.errors import StreamStopped
 from server.events import (
     EngineEvent,
@@ -15,13 +16,19 @@ from server.events import (
     TokenLogprob,
     TokensEmitted,
 )
+from server.text.answer import PlainReader, TextDelta
 from server.text.detokenizer import ByteDetokenizer
 
 EOS = 256
 
 
 def build_reply(*stops: str) -> Reply:
-    return Reply(ByteDetokenizer([bytes([n]) for n in range(256)], frozenset({EOS})), stops, prompt_tokens=100)
+    detokenizer = ByteDetokenizer([bytes([n]) for n in range(256)], frozenset({EOS}))
+    return Reply(detokenizer, PlainReader(), prompt_tokens=100, stops=stops)
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.delta.text for piece in pieces if isinstance(piece.delta, TextDelta))
 
 
 def tokens(*ids: int) -> TokensEmitted:
@@ -35,7 +42,7 @@ def ended(outcome: Outcome) -> SequenceEnded:
 def run(reply: Reply, events: Iterable[EngineEvent]) -> str:
     shown = ""
     for event in events:
-        shown += reply.fold(event).text
+        shown += text_of(reply.fold(event))
         if reply.finish_reason is not None:
             break
     return shown
@@ -95,7 +102,7 @@ def test_an_end_that_somebody_else_made_is_no_answer() -> None:
 
 
 def test_other_events_add_nothing() -> None:
-    assert build_reply().fold(StepDone(0.0, 0.1, 0, 1, 1)) == Piece()
+    assert build_reply().fold(StepDone(0.0, 0.1, 0, 1, 1)) == []
 
 
 def test_tokens_that_another_sequence_had_are_cached_ones() -> None:
@@ -111,9 +118,9 @@ def scored(text: bytes) -> TokensEmitted:
 
 def pieces_of(reply: Reply, events: Iterable[EngineEvent]) -> list[tuple[str, bytes]]:
     """Each piece that shows something, with the tokens whose scores came with it."""
-    pieces = [reply.fold(event) for event in events]
+    pieces = [piece for event in events for piece in reply.fold(event)]
     assert all(entry.score.logprob == -entry.token_id for piece in pieces for entry in piece.scores)
-    return [(piece.text, bytes(entry.token_id for entry in piece.scores)) for piece in pieces if piece.text]
+    return [(text_of([piece]), bytes(entry.token_id for entry in piece.scores)) for piece in pieces]
 
 
 def test_scores_come_with_the_text_of_their_tokens() -> None:
@@ -147,9 +154,9 @@ def test_scores_of_text_that_a_stop_string_cut_off_are_never_shown(size: int) ->
 
 def test_a_token_that_is_cut_in_its_middle_is_shown_with_its_score() -> None:
     words = [b"one", b" two|", b"three"]
-    reply = Reply(ByteDetokenizer(words, frozenset()), ["|"], prompt_tokens=1)
-    piece = reply.fold(TokensEmitted("r", (0, 1, 2), 0.0, logprobs=(TokenLogprob(-1.0),) * 3))
-    assert piece.text == "one two"
+    reply = Reply(ByteDetokenizer(words, frozenset()), PlainReader(), prompt_tokens=1, stops=["|"])
+    (piece,) = reply.fold(TokensEmitted("r", (0, 1, 2), 0.0, logprobs=(TokenLogprob(-1.0),) * 3))
+    assert text_of([piece]) == "one two"
     assert [entry.token_id for entry in piece.scores] == [0, 1]
 
 
@@ -160,4 +167,4 @@ def test_special_tokens_have_no_score_wherever_they_stand() -> None:
 
 
 def test_without_scores_there_are_none() -> None:
-    assert build_reply().fold(tokens(*b"ab")) == Piece("ab")
+    assert build_reply().fold(tokens(*b"ab")) == [Piece(TextDelta("ab", 0))]

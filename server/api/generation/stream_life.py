@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from server.api.reply import Reply
+from server.api.generation.reply import Reply
 from server.api.services import StreamObserver, TokenStream
 from server.errors import HomebaseError, StreamStopped
 from server.events import Outcome
@@ -34,7 +34,7 @@ class StreamLife:
     def complete(self) -> None:
         """The answer is whole: it ends as the reply says."""
         assert self.reply.finish_reason is not None, "an answer without a finish reason is not whole"
-        self._end(self.reply.finish_reason)
+        self._end("length" if self.reply.finish_reason == "length" else "stop")
 
     def fail(self, error: HomebaseError) -> None:
         """The answer stays unfinished, and not because of the client."""

@@ -1,0 +1,59 @@
+"""Registers the endpoints that generate: one for each dialect, all through the same door."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from quart import Quart, Response, g, request
+
+from server.api.body import BoundedBody, read_body
+from server.api.chat.endpoint import ChatEndpoint
+from server.api.generation.answering import Answering
+from server.api.generation.asked import Caller
+from server.api.generation.door import Door
+from server.api.guard import read_bearer
+from server.api.services import Services
+from server.errors import InvalidRequest
+from server.text.pool import TextPool
+
+Answerer = Callable[[Caller, bytes], Awaitable[Response]]
+
+
+def add_dialects(app: Quart, services: Services) -> None:
+    """Register the routes."""
+    pool = TextPool()
+    answering = Answering(services, Door(services, pool))
+    _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
+
+    async def close_pool() -> None:
+        pool.close()
+
+    app.after_serving(close_pool)
+
+
+def _add(app: Quart, path: str, answer: Answerer) -> None:
+    async def view() -> Response:
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise InvalidRequest("Compressed request bodies are not read; send the JSON as it is.")
+        return await answer(_read_caller(), await read_body(cast("BoundedBody", request.body)))
+
+    app.add_url_rule(path, endpoint=path, view_func=view, methods=["POST"])
+
+
+def _read_caller() -> Caller:
+    peer = request.scope.get("client")
+    return Caller(
+        request_id=g.request_id,
+        headers={name.lower(): _read_header(value) for name, value in request.headers.items()},
+        api_key=read_bearer(request.headers.get("authorization")),
+        peer=peer[0] if peer else "",
+    )
+
+
+def _read_header(value: str) -> str:
+    """A header's value as its sender meant it: UTF-8 where it is that, which the framework reads as Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value

@@ -1,0 +1,232 @@
+"""From what is asked to a stream in the engine: tokenized, admitted, started. The same for every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+import msgspec
+
+from server.admission.decide import Asked as Wanted
+from server.admission.sessions import BodyFacts, Identity, identify
+from server.api.failures import refusal_status_of
+from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
+from server.api.generation.plan import check_model, plan_max_tokens
+from server.api.generation.reply import Reply
+from server.api.generation.stream_life import StreamLife
+from server.api.generation.turns import first_text
+from server.api.services import Services, TokenStream
+from server.engine.request import EngineRequest, Sampling
+from server.errors import InvalidRequest, Refusal
+from server.events import Lane, Refused
+from server.snapshot import ModelView
+from server.text.answer import PlainReader
+from server.text.pool import TextPool
+from server.text.tokenizer import TextCodec
+
+T = TypeVar("T")
+
+PRIORITY: dict[Lane, int] = {"parent": 0, "unknown": 0, "child": 1, "auxiliary": 1}
+"""Whose prompts are read first when several wait: a parent is what a person waits for."""
+
+LARGE_BODY_BYTES = 64 * 1024
+"""A larger body is decoded beside the loop, and is refused without tokenizing it when no slot is free: 100,000
+tokens take 150 to 300 ms (tokenizers 0.23.3, 2026-11, x86-64), and a refusal should take less than 100."""
+
+ENCODE_S = 60.0
+"""For a prompt to be made of the messages, the wait for a thread included. A million tokens take 3 s, and a chat
+template that loops is ended after `server.text.tokenizer.RENDER_S`."""
+
+log = logging.getLogger(__name__)
+
+
+class Knock(msgspec.Struct, frozen=True):
+    """A request at the door: well formed, for the served model, and it is known who asks."""
+
+    asked: Asked
+    identity: Identity
+    model: ModelView
+
+    def build_wanted(self, prompt_tokens: int, output_tokens: int = 0) -> Wanted:
+        """What admission is asked."""
+        return Wanted(self.identity.lane, prompt_tokens, self.asked.max_tokens, output_tokens)
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt that fits, and what may be generated after it."""
+
+    token_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    boundaries: tuple[int, ...]
+    """Where its messages begin."""
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A stream that has begun."""
+
+    life: StreamLife
+    model_id: str
+    """The served model's own id, whatever it was called in the request."""
+    token_ids: tuple[int, ...]
+    """The prompt."""
+    codec: TextCodec
+
+
+class Door:
+    """Lets requests in, one after another."""
+
+    def __init__(self, services: Services, pool: TextPool) -> None:
+        self._services, self._pool = services, pool
+
+    async def decode(self, body: bytes, read: Callable[[bytes], T]) -> T:
+        """What `read` makes of a body; a large one is read beside the loop."""
+        return await self._pool.run(lambda: read(body)) if len(body) > LARGE_BODY_BYTES else read(body)
+
+    async def open(self, asked: Asked) -> Opened:
+        """Tokenize, take a slot and start. A refusal is counted, with the prompt's length where it is known.
+
+        Raises any HomebaseError. Runs in the task that also sends the response: that task's end is how a lost
+        connection is noticed.
+        """
+        knock, prompt = self._look_at(asked), None
+        try:
+            prompt = await self._tokenize(knock)
+            return self._start(knock, prompt)
+        except Refusal as refusal:
+            self._count(refusal, knock, len(prompt.token_ids) if prompt else 0)
+            raise
+
+    async def count(self, asked: Asked) -> int:
+        """How many tokens the prompt has. Raises as `open` does for a prompt that cannot be made."""
+        knock = self._look_at(asked)
+        return len(await self._encode(knock, self._services.text(), None))
+
+    def _look_at(self, asked: Asked) -> Knock:
+        model = self._services.read_model()
+        check_model(asked.model, model)
+        caller, prompt = asked.caller, asked.prompt
+        turns = prompt.turns if isinstance(prompt, ChatPrompt) else ()
+        opening = first_text(turns, "user") if turns else _describe_text(prompt)
+        facts = BodyFacts(first_text(turns, "system"), opening, caller.api_key, caller.peer)
+        return Knock(asked, identify(caller.headers, facts), model)
+
+    async def _tokenize(self, knock: Knock) -> Prompt:
+        codec, asked, limit = self._services.text(), knock.asked, knock.model.effective_context_limit_tokens
+        sampling = asked.sampling.build_sampling(codec.vocab_size)
+        self._refuse_unread(knock, limit)
+        ids = await self._encode(knock, codec, limit)
+        max_tokens = plan_max_tokens(len(ids), asked.max_tokens, asked.max_tokens_name, knock.model)
+        return Prompt(tuple(ids), max_tokens, sampling, codec.find_boundaries(ids))
+
+    async def _encode(self, knock: Knock, codec: TextCodec, limit_tokens: int | None) -> list[int]:
+        prompt, request_id = knock.asked.prompt, knock.asked.caller.request_id
+        try:
+            async with asyncio.timeout(ENCODE_S):
+                return await self._pool.run(lambda: _encode(codec, prompt, limit_tokens))
+        except TimeoutError:
+            told = (
+                f"No prompt could be made of these messages within {ENCODE_S:g} s; the model's chat template may loop."
+            )
+            log.warning("%s", told, extra={"request_id": request_id})
+            raise InvalidRequest(told, param="messages") from None
+
+    def _refuse_unread(self, knock: Knock, limit_tokens: int) -> None:
+        """Refuse a large request at once when there is no slot.
+
+        Not one so large that it may exceed the context limit: that is a fault for good, and must be told as such.
+        """
+        if LARGE_BODY_BYTES < knock.asked.body_bytes <= 2 * limit_tokens:
+            policy = self._services.read_policy().policy
+            refusal = self._services.admission.find_refusal(knock.build_wanted(0), policy)
+            if refusal is not None:
+                raise refusal
+
+    def _start(self, knock: Knock, prompt: Prompt) -> Opened:
+        """Take a slot and hand over to the engine. No await in here: two requests never see the same slot free."""
+        services, codec, asked = self._services, self._services.text(), knock.asked
+        wanted = knock.build_wanted(len(prompt.token_ids), prompt.max_tokens)
+        with ExitStack() as undo:
+            permit = services.admission.admit(wanted, services.read_policy().policy)
+            undo.callback(permit.release)
+            granted = msgspec.structs.replace(prompt, max_tokens=permit.max_tokens)
+            tokens = services.dispatcher().submit(_build_engine_request(knock, granted, codec), permit.release)
+            undo.pop_all()
+        reply = Reply(
+            codec.build_detokenizer(),
+            PlainReader(),
+            len(prompt.token_ids),
+            stops=asked.stops,
+            parallel_calls=asked.tool_rule.parallel,
+        )
+        life = self._follow(knock, granted, tokens, reply)
+        return Opened(life, knock.model.id, prompt.token_ids, codec)
+
+    def _follow(self, knock: Knock, prompt: Prompt, tokens: TokenStream, reply: Reply) -> StreamLife:
+        asked, identity, model = knock.asked, knock.identity, knock.model
+        self._services.telemetry.stream_opened(
+            request_id=asked.caller.request_id,
+            session=identity.session,
+            parent_session=identity.parent_session,
+            lane=identity.lane,
+            client=identity.client,
+            model=model.id,
+            prompt_tokens=len(prompt.token_ids),
+            cached_tokens=0,
+            max_tokens=prompt.max_tokens,
+            context_limit_tokens=model.effective_context_limit_tokens,
+            streaming=asked.is_streaming,
+        )
+        life = StreamLife(asked.caller.request_id, tokens, reply, self._services.telemetry)
+        task = asyncio.current_task()
+        assert task is not None, "requests are answered in tasks"
+        life.follow(task)
+        return life
+
+    def _count(self, refusal: Refusal, knock: Knock, prompt_tokens: int) -> None:
+        status = refusal_status_of(refusal, self._services.read_policy().policy.refusal_status)
+        self._services.telemetry.refused(
+            Refused(
+                time_s=time.time(),
+                request_id=knock.asked.caller.request_id,
+                code=refusal.code,
+                message=refusal.message,
+                status=status,
+                retry_after_s=None if status == 400 else refusal.retry_after_s,
+                limit=refusal.limit,
+                used=refusal.used,
+                session=knock.identity.session,
+                lane=knock.identity.lane,
+                client=knock.identity.client,
+                prompt_tokens=prompt_tokens,
+                max_tokens=knock.asked.max_tokens,
+            )
+        )
+
+
+def _encode(codec: TextCodec, prompt: ChatPrompt | TextPrompt, limit_tokens: int | None) -> list[int]:
+    assert isinstance(prompt, ChatPrompt)
+    return codec.encode_chat(prompt.turns, limit_tokens)
+
+
+def _describe_text(prompt: ChatPrompt | TextPrompt) -> str:
+    """How a prompt without messages begins."""
+    assert isinstance(prompt, TextPrompt)
+    return prompt.text[:1000] if prompt.token_ids is None else str(prompt.token_ids[:200])
+
+
+def _build_engine_request(knock: Knock, prompt: Prompt, codec: TextCodec) -> EngineRequest:
+    return EngineRequest(
+        knock.asked.caller.request_id,
+        prompt.token_ids,
+        prompt.max_tokens,
+        prompt.sampling,
+        codec.stop_ids,
+        priority=PRIORITY[knock.identity.lane],
+        top_logprobs=knock.asked.top_logprobs,
+        boundaries=prompt.boundaries,
+    )
