@@ -1,4 +1,4 @@
-"""Registers the endpoints that generate: one for each dialect, all through the same door."""
+"""Registers the endpoints that read prompts: one for each dialect, all through the same door."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from quart import Quart, Response, g, request
 
 from server.api.body import BoundedBody, read_body
 from server.api.chat.endpoint import ChatEndpoint
+from server.api.completions.endpoint import CompletionEndpoint
 from server.api.generation.answering import Answering
 from server.api.generation.asked import Caller
 from server.api.generation.door import Door
 from server.api.guard import read_bearer
 from server.api.services import Services
+from server.api.tokens import TokenEndpoints
 from server.errors import InvalidRequest
 from server.text.pool import TextPool
 
@@ -23,8 +25,12 @@ Answerer = Callable[[Caller, bytes], Awaitable[Response]]
 def add_dialects(app: Quart, services: Services) -> None:
     """Register the routes."""
     pool = TextPool()
-    answering = Answering(services, Door(services, pool))
+    door = Door(services, pool)
+    answering, tokens = Answering(services, door), TokenEndpoints(services, door)
     _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
+    _add(app, "/v1/completions", CompletionEndpoint(answering).answer)
+    _add(app, "/tokenize", tokens.tokenize)
+    _add(app, "/detokenize", tokens.detokenize)
 
     async def close_pool() -> None:
         pool.close()

@@ -34,7 +34,8 @@ def add_models(app: Quart, services: Services) -> None:
 def _describe(model: ModelView, created_s: int) -> dict[str, Any]:
     """`context_length` and `max_model_len` are the two names that clients look for; both are the effective limit.
 
-    They are null until the model is loaded and the limit is known.
+    Prompt and answer share it, so the longest answer is a token less: that of a prompt of one. All are null until the
+    model is loaded and the limit is known.
     """
     limit = model.effective_context_limit_tokens or None
     return {
@@ -44,6 +45,7 @@ def _describe(model: ModelView, created_s: int) -> dict[str, Any]:
         "owned_by": OWNER,
         "context_length": limit,
         "max_model_len": limit,
+        "max_output_tokens": None if limit is None else limit - 1,
         "state": model.state,
     }
 

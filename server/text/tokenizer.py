@@ -83,6 +83,16 @@ class TextCodec:
             )
         return ids
 
+    def encode_text(self, text: str, limit_tokens: int | None = None) -> list[int]:
+        """The token ids of a text that the model continues."""
+        if limit_tokens is not None and len(text) >= LONG_TEXT_CHARS:
+            self._refuse_far_too_long(text, limit_tokens)
+        return self._encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens by their names."""
+        return self._decode(list(ids))
+
     def find_boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Where messages begin in a prompt, ascending; none when the template marks them by no token of their own."""
         return (

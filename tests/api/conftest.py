@@ -62,6 +62,12 @@ class ByteCodec(TextCodec):
             raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
         return list(text.encode())
 
+    def encode_text(self, text: str, limit_tokens: int | None = None) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(self.spell(token) for token in ids).decode("utf-8", "replace")
+
     def find_boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(place for place, token in enumerate(ids) if token == ord(">"))
 
@@ -207,11 +213,13 @@ class Rig:
             )
         )
 
-    async def post(self, body: Mapping[str, Any] | bytes, headers: Mapping[str, str] | None = None) -> Any:
-        """Send a chat request and read the whole answer."""
+    async def post(
+        self, body: Mapping[str, Any] | bytes, headers: Mapping[str, str] | None = None, path: str = CHAT
+    ) -> Any:
+        """Send a request, for a chat unless said otherwise, and read the whole answer."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"content-type": "application/json", **(headers or {})}
-        return await self.client.post(CHAT, data=data, headers=sent)
+        return await self.client.post(path, data=data, headers=sent)
 
     async def until(self, claim: Callable[[], object], within_s: float = 5.0) -> None:
         """Wait until a claim holds."""

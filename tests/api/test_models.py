@@ -24,6 +24,7 @@ async def test_the_list_has_the_served_model_with_its_context_limit(rig: Any) ->
                 "owned_by": "homebase-console",
                 "context_length": 4096,
                 "max_model_len": 4096,
+                "max_output_tokens": 4095,
                 "state": "ready",
             }
         ],

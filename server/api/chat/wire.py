@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Meta
 
 from server.api.chat.tools import TOOLS_EXPECTED, ResponseFormat, ToolDefinition
-from server.api.chat.unbuilt import HARMLESS, UNBUILT, refuse_unbuilt
 from server.api.decoding import convert, decode_object, log_unknown
 from server.api.generation.sampling import (
     SAMPLING_EXPECTED,
@@ -19,6 +18,7 @@ from server.api.generation.sampling import (
     stops_expected,
 )
 from server.api.generation.thinking import Thinking, read_effort
+from server.api.generation.unbuilt import HARMLESS, UNBUILT, refuse_unbuilt
 from server.errors import InvalidRequest, UnsupportedParameter
 
 

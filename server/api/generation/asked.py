@@ -65,6 +65,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int
     model: str | None
     prompt: ChatPrompt | TextPrompt
+    prompt_name: str = "messages"
+    """The field in which the dialect has it."""
     is_streaming: bool = False
     max_tokens: int | None = None
     max_tokens_name: str = "max_tokens"

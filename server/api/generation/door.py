@@ -21,7 +21,7 @@ from server.api.generation.stream_life import StreamLife
 from server.api.generation.turns import first_text
 from server.api.services import Services, TokenStream
 from server.engine.request import EngineRequest, Sampling
-from server.errors import InvalidRequest, Refusal
+from server.errors import ContextLengthExceeded, InvalidRequest, Refusal
 from server.events import Lane, Refused
 from server.snapshot import ModelView
 from server.text.answer import PlainReader
@@ -97,14 +97,27 @@ class Door:
         try:
             prompt = await self._tokenize(knock)
             return self._start(knock, prompt)
+        except ContextLengthExceeded as error:
+            error.param = asked.prompt_name
+            raise
         except Refusal as refusal:
             self._count(refusal, knock, len(prompt.token_ids) if prompt else 0)
             raise
 
+    async def encode(self, asked: Asked) -> list[int]:
+        """The prompt's token ids, however many: no slot is taken. Raises as `open` does for one that cannot be made."""
+        return await self._encode(self._look_at(asked), self._services.text(), None)
+
     async def count(self, asked: Asked) -> int:
-        """How many tokens the prompt has. Raises as `open` does for a prompt that cannot be made."""
-        knock = self._look_at(asked)
-        return len(await self._encode(knock, self._services.text(), None))
+        """How many tokens the prompt has."""
+        return len(await self.encode(asked))
+
+    async def decode_ids(self, model: str | None, token_ids: tuple[int, ...]) -> str:
+        """The text of token ids. Raises UnknownModel, InvalidRequest for an id out of range, Refusal while loading."""
+        check_model(model, self._services.read_model())
+        codec = self._services.text()
+        ids = _check_ids(token_ids, codec.vocab_size, "tokens")
+        return await self._pool.run(lambda: codec.decode(ids))
 
     def _look_at(self, asked: Asked) -> Knock:
         model = self._services.read_model()
@@ -209,8 +222,21 @@ class Door:
 
 
 def _encode(codec: TextCodec, prompt: ChatPrompt | TextPrompt, limit_tokens: int | None) -> list[int]:
-    assert isinstance(prompt, ChatPrompt)
-    return codec.encode_chat(prompt.turns, limit_tokens)
+    if isinstance(prompt, ChatPrompt):
+        return codec.encode_chat(prompt.turns, limit_tokens)
+    if prompt.token_ids is None:
+        return codec.encode_text(prompt.text, limit_tokens)
+    return _check_ids(prompt.token_ids, codec.vocab_size, "prompt")
+
+
+def _check_ids(token_ids: tuple[int, ...], vocab_size: int, param: str) -> list[int]:
+    wrong = next((token for token in token_ids if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        shown = f"{wrong:,}" if abs(wrong) < 2**63 else "a huge number"
+        raise InvalidRequest(
+            f"`{param}` holds the token id {shown}; ids go from 0 to {vocab_size - 1:,} here.", param=param
+        )
+    return list(token_ids)
 
 
 def _describe_text(prompt: ChatPrompt | TextPrompt) -> str:

@@ -21,6 +21,11 @@ def encode_score(scored: Scored, spell: Callable[[int], bytes]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(entry))
 
 
-def _build_likely(spelled: bytes, logprob: float) -> dict[str, Any]:
+def read_likely(spelled: bytes, logprob: float) -> tuple[str, float]:
     """A token and its log-probability; a token that is part of a character has U+FFFD for its text."""
-    return {"token": spelled.decode("utf-8", "replace"), "logprob": max(logprob, UNLIKELY), "bytes": list(spelled)}
+    return spelled.decode("utf-8", "replace"), max(logprob, UNLIKELY)
+
+
+def _build_likely(spelled: bytes, logprob: float) -> dict[str, Any]:
+    token, shown = read_likely(spelled, logprob)
+    return {"token": token, "logprob": shown, "bytes": list(spelled)}

@@ -139,10 +139,7 @@ class Reply:
                 return
 
     def _note_score(self, token_id: int, score: TokenLogprob | None, text: str) -> None:
-        if score is None or self._detokenizer.hides(token_id):
-            self._scores.add(None, text)
-        else:
-            self._scores.add(Scored(token_id, score), text)
+        self._scores.add(token_id, None if self._detokenizer.hides(token_id) else score, text)
 
     def _pass_on(self, deltas: Iterable[Delta]) -> Iterator[Delta]:
         for delta in deltas:

@@ -17,6 +17,8 @@ class Scored(msgspec.Struct, frozen=True):
 
     token_id: int
     score: TokenLogprob
+    start: int
+    """Where its text begins in all that was generated, in characters."""
 
 
 class ScoreQueue:
@@ -29,19 +31,19 @@ class ScoreQueue:
 
     def __init__(self) -> None:
         self._decoded_chars = 0
-        self._waiting: deque[tuple[int, Scored]] = deque()
+        self._waiting: deque[Scored] = deque()
 
-    def add(self, scored: Scored | None, text: str) -> None:
+    def add(self, token_id: int, score: TokenLogprob | None, text: str) -> None:
         """Take in the next token, and the text that it completes; without a score only its text counts."""
-        if scored is not None:
-            self._waiting.append((self._decoded_chars, scored))
+        if score is not None:
+            self._waiting.append(Scored(token_id, score, self._decoded_chars))
         self._decoded_chars += len(text)
 
     def release(self, start: int, chars: int) -> tuple[Scored, ...]:
         """The scores that go out together with so many characters from `start` on; those of before are dropped."""
-        while self._waiting and self._waiting[0][0] < start:
+        while self._waiting and self._waiting[0].start < start:
             self._waiting.popleft()
         released: list[Scored] = []
-        while self._waiting and self._waiting[0][0] < start + chars:
-            released.append(self._waiting.popleft()[1])
+        while self._waiting and self._waiting[0].start < start + chars:
+            released.append(self._waiting.popleft())
         return tuple(released)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.api.chat.unbuilt import UNBUILT
 from server.api.chat.wire import EXPECTED, ChatBody, ContentPart, Message, decode_chat
 from server.api.generation.sampling import list_stops
+from server.api.generation.unbuilt import UNBUILT
 from server.engine.request import Sampling
 from server.errors import InvalidRequest, RequestError, UnsupportedParameter
 
