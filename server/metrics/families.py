@@ -220,12 +220,16 @@ BUDGET = Family(
 PROMISED = Family(
     "homebase_memory_promised_bytes", "gauge", "What the contexts of streams in flight may come to take at full length."
 )
-PREFIX_CACHE = Family("homebase_prefix_cache_bytes", "gauge", "Memory of the prefix cache. Absent while it is off.")
+PREFIX_CACHE = Family(
+    "homebase_prefix_cache_bytes", "gauge", "Memory of the prefix cache. Absent while it may take none."
+)
 PREFIX_CACHE_BUDGET = Family(
-    "homebase_prefix_cache_budget_bytes", "gauge", "What the prefix cache may take now. Absent while it is off."
+    "homebase_prefix_cache_budget_bytes", "gauge", "What the prefix cache may take now. Absent while that is none."
 )
 PREFIX_CACHE_DISK = Family(
-    "homebase_prefix_cache_disk_bytes", "gauge", "Files of the prefix cache on disk. Absent while it is off."
+    "homebase_prefix_cache_disk_bytes",
+    "gauge",
+    "Files of the prefix cache on disk. Absent while it may take no memory.",
 )
 KEEP_ALIVE = Family(
     "homebase_keep_alive_seconds", "gauge", "How often a stream without news carries a comment: server.keep_alive_s."
