@@ -27,6 +27,8 @@ from server.errors import EngineStalled, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.memory_plan import say_bytes
+from server.metrics.observers import Observers
+from server.metrics.tally import Tally
 from server.model_state import ModelState, describe_fetch, explain_load_fault
 from server.models.fetch import fetch_model
 from server.models.folder import EMBEDDED, HubId, find_drafter, find_model, model_name, read_config
@@ -60,6 +62,8 @@ class Core:
             read_config(self._place)
         self._store, self._show = store, show
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
+        self._tally = Tally()
+        self._observers = Observers(self._telemetry, self._tally)
         self._stream_changed = asyncio.Event()
         self._admission = Admission(
             self._telemetry.streams, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
@@ -86,7 +90,8 @@ class Core:
                 text=self._model.text,
                 admission=self._admission,
                 dispatcher=self._find_dispatcher,
-                telemetry=self._telemetry,
+                telemetry=self._observers,
+                tally=self._tally,
                 build_snapshot=self.build_snapshot,
             )
         )
@@ -220,7 +225,7 @@ class Core:
         self.refresh()
 
     def _observe(self, events: tuple[EngineEvent, ...]) -> None:
-        self._telemetry.fold(events)
+        self._observers.fold(events)
         for event in events:
             if isinstance(event, EngineDied) and self._closing is None:
                 self._model.fail(event.reason)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from server import errors
+from server.metrics.families import FAMILIES
 from server.policy import list_limits
 from server.policy_file.edit import write_value
 
@@ -36,8 +37,22 @@ def test_every_request_error_code_stands_in_the_api_page() -> None:
     assert missing == set()
 
 
-def test_what_is_not_there_yet_is_named() -> None:
-    assert "`/metrics`" in (ROOT / "docs" / "api.md").read_text()
+def test_metrics_page_is_what_the_families_say() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert list(rows) == [family.name for family in FAMILIES]
+    for family in FAMILIES:
+        for part in (family.kind, family.help, *(f"`{label}`" for label in family.labels)):
+            assert part in rows[family.name], family.name
+        assert (f"{family.bounds[0]:g} to {family.bounds[-1]:g}" in rows[family.name]) if family.bounds else True
+
+
+def test_queries_of_the_metrics_page_ask_for_what_there_is() -> None:
+    queries = re.findall(r"```promql\n(.*?)```", (ROOT / "docs" / "metrics.md").read_text(), re.DOTALL)
+    asked = set(re.findall(r"(?:vllm:|homebase_)\w+", "".join(queries)))
+    told = {f"{family.name}_bucket" if family.kind == "histogram" else family.name for family in FAMILIES}
+    assert asked
+    assert asked <= told
 
 
 def test_readme_has_the_two_commands_and_their_pip_form() -> None:

@@ -18,6 +18,7 @@ from server.api.front import FrontedQuart
 from server.api.guard import check_host, check_key, check_origin, preflight_headers
 from server.api.health import add_health
 from server.api.homebase import add_homebase
+from server.api.metrics import add_metrics
 from server.api.models import add_models
 from server.api.services import Services
 from server.errors import BodyTooLarge, HomebaseError, InvalidRequest, MethodNotAllowed, RouteNotFound
@@ -53,6 +54,7 @@ def build_app(services: Services) -> Quart:
     add_models(app, services)
     add_health(app, services)
     add_homebase(app, services)
+    add_metrics(app, services)
     return app
 
 
@@ -119,7 +121,7 @@ def _translate(error: HTTPException) -> HomebaseError:
         case NotFound():
             return RouteNotFound(
                 f"There is nothing at {path}. This server answers POST /v1/chat/completions, GET /v1/models, "
-                "GET /v1/models/{id}, GET /health, GET /ready and GET /homebase/snapshot."
+                "GET /v1/models/{id}, GET /health, GET /ready, GET /metrics and GET /homebase/snapshot."
             )
         case WrongMethod():
             allowed = tuple(sorted(error.valid_methods or ()))

@@ -9,6 +9,7 @@ from typing import Protocol
 from server.admission.slots import Admission
 from server.engine.request import EngineRequest
 from server.events import EngineEvent, Lane, Outcome, Refused
+from server.metrics.tally import Tally
 from server.policy import Policy
 from server.snapshot import ModelView, Snapshot
 from server.text.tokenizer import TextCodec
@@ -41,7 +42,7 @@ class StreamDispatcher(Protocol):
 
 
 class StreamObserver(Protocol):
-    """Is told of every stream's beginning and end, and of refusals; `server.telemetry.Telemetry` is one."""
+    """Is told of every stream's beginning and end, and of refusals; `server.metrics.observers.Observers` is one."""
 
     def stream_opened(
         self,
@@ -83,4 +84,6 @@ class Services:
     admission: Admission
     dispatcher: Callable[[], StreamDispatcher]
     telemetry: StreamObserver
+    tally: Tally
+    """Is told by `telemetry`; the routes only read it."""
     build_snapshot: Callable[[], Snapshot]

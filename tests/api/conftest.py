@@ -36,6 +36,8 @@ from server.events import (
     TokensEmitted,
 )
 from server.http_server import serve_http
+from server.metrics.observers import Observers
+from server.metrics.tally import Tally
 from server.policy import LimitValue, Policy, apply_changes, validate_policy
 from server.snapshot import ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
@@ -147,7 +149,8 @@ def speak(*pieces: str | bytes, outcome: Outcome = "stop") -> Script:
         if outcome == "stop":
             asked = request.top_logprobs
             scores = () if asked is None else (TokenLogprob(-0.256),)
-            engine.deliver(TokensEmitted(request.id, (STOP_ID,), 0.0, logprobs=scores))
+            now_s = asyncio.get_running_loop().time()
+            engine.deliver(TokensEmitted(request.id, (STOP_ID,), now_s, logprobs=scores))
         engine.end(request.id, outcome)
 
     return run
@@ -262,7 +265,9 @@ def build_rig() -> Rig:
     engine, ring, codec = FakeEngine(), EventRing(5000), ByteCodec()
     telemetry = Telemetry(ring)
     admission = Admission(telemetry.streams)
-    dispatcher = engine.dispatcher = Dispatcher(engine, telemetry.fold)
+    tally = Tally()
+    observers = Observers(telemetry, tally)
+    dispatcher = engine.dispatcher = Dispatcher(engine, observers.fold)
     rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, model=build_model_view())
     services = Services(
         read_policy=lambda: rig.policy,
@@ -270,7 +275,8 @@ def build_rig() -> Rig:
         text=lambda: rig.codec,
         admission=admission,
         dispatcher=lambda: dispatcher,
-        telemetry=telemetry,
+        telemetry=observers,
+        tally=tally,
         build_snapshot=rig.build_snapshot,
     )
     rig.app = build_app(services)

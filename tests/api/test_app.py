@@ -15,6 +15,7 @@ EVERYWHERE = [
     ("GET", "/health"),
     ("GET", "/ready"),
     ("GET", "/homebase/snapshot"),
+    ("GET", "/metrics"),
     ("POST", CHAT),
     ("GET", "/nothing/here"),
 ]
@@ -79,7 +80,7 @@ async def test_options_say_what_a_path_takes(rig: Any, path: str) -> None:
 
 
 async def test_head_is_get_without_the_body(rig: Any) -> None:
-    for path in ("/v1/models", "/health", "/homebase/snapshot"):
+    for path in ("/v1/models", "/health", "/homebase/snapshot", "/metrics"):
         assert (await call(rig, "HEAD", path)).status_code == 200
 
 

@@ -1,0 +1,36 @@
+"""Tells telemetry, and then the tally, of everything that streams and the engine do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.events import EngineEvent, Outcome, Refused
+from server.metrics.tally import Tally
+from server.telemetry import Telemetry
+
+
+class Observers:
+    """Both as one observer, so that neither has to know the other."""
+
+    def __init__(self, telemetry: Telemetry, tally: Tally) -> None:
+        self._telemetry, self._tally = telemetry, tally
+
+    def stream_opened(self, *, request_id: str, model: str, prompt_tokens: int, **identity: Any) -> None:
+        """A request was admitted and is with the engine; `identity` is the rest that telemetry asks for."""
+        self._tally.stream_opened(request_id, model, prompt_tokens)
+        self._telemetry.stream_opened(request_id=request_id, model=model, prompt_tokens=prompt_tokens, **identity)
+
+    def stream_ended(self, request_id: str, outcome: Outcome, detail: str = "") -> None:
+        """A stream is over, and how."""
+        self._tally.stream_ended(request_id, outcome)
+        self._telemetry.stream_ended(request_id, outcome, detail)
+
+    def refused(self, refused: Refused) -> None:
+        """A request was not admitted."""
+        self._tally.refused(refused)
+        self._telemetry.refused(refused)
+
+    def fold(self, events: tuple[EngineEvent, ...]) -> None:
+        """What one engine step did."""
+        self._telemetry.fold(events)
+        self._tally.fold(events)
