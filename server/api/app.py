@@ -20,6 +20,7 @@ from server.api.health import add_health
 from server.api.homebase import add_homebase
 from server.api.metrics import add_metrics
 from server.api.models import add_models
+from server.api.openapi import add_openapi
 from server.api.services import Services
 from server.errors import BodyTooLarge, HomebaseError, InvalidRequest, MethodNotAllowed, RouteNotFound
 
@@ -54,6 +55,7 @@ def build_app(services: Services) -> Quart:
     add_models(app, services)
     add_health(app, services)
     add_homebase(app, services)
+    add_openapi(app, services)
     add_metrics(app, services)
     return app
 

@@ -1,0 +1,147 @@
+"""Every route of the API, as a table: what it takes and what it gives. The OpenAPI document is written from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from server.api.chat.wire import EXPECTED as CHAT_EXPECTED
+from server.api.chat.wire import ChatBody
+from server.api.completions.wire import EXPECTED as COMPLETION_EXPECTED
+from server.api.completions.wire import CompletionBody
+from server.api.tokens import DETOKENIZE_EXPECTED, TOKENIZE_EXPECTED, DetokenizeBody, TokenizeBody
+
+
+def _object(*required: str) -> dict[str, Any]:
+    """An object of which these fields are always there."""
+    return {"type": "object", "required": list(required)}
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One route and method."""
+
+    method: str
+    path: str
+    name: str
+    """Its `operationId`."""
+    summary: str
+    answer: str
+    """What a 200 holds, in words."""
+    answer_schema: Mapping[str, Any] = msgspec.field(default_factory=_object)
+    content_type: str = "application/json"
+    body: type[msgspec.Struct] | None = None
+    expected: Mapping[str, str] = {}
+    """What each field of the body may be, in words."""
+    streams: bool = False
+    error: str = "Error"
+    """The schema of its errors."""
+    parameters: tuple[str, ...] = ()
+    """The names in its path."""
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        method="POST",
+        path="/v1/chat/completions",
+        name="createChatCompletion",
+        summary="An answer to a conversation.",
+        answer="The completion, or a stream of its chunks.",
+        answer_schema=_object("id", "object", "created", "model", "choices", "usage"),
+        body=ChatBody,
+        expected=CHAT_EXPECTED,
+        streams=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/completions",
+        name="createCompletion",
+        summary="A text gone on from, without a chat template.",
+        answer="The completion, or a stream of its chunks.",
+        answer_schema=_object("id", "object", "created", "model", "choices", "usage"),
+        body=CompletionBody,
+        expected=COMPLETION_EXPECTED,
+        streams=True,
+    ),
+    Operation(
+        method="POST",
+        path="/tokenize",
+        name="tokenize",
+        summary="The token ids of a text or a conversation.",
+        answer="Ids, their number and the context limit.",
+        answer_schema=_object("count", "max_model_len", "tokens"),
+        body=TokenizeBody,
+        expected=TOKENIZE_EXPECTED,
+    ),
+    Operation(
+        method="POST",
+        path="/detokenize",
+        name="detokenize",
+        summary="The text of token ids.",
+        answer="The text.",
+        answer_schema=_object("prompt"),
+        body=DetokenizeBody,
+        expected=DETOKENIZE_EXPECTED,
+    ),
+    Operation(
+        method="GET",
+        path="/v1/models",
+        name="listModels",
+        summary="What is served, and its context limit.",
+        answer="A list of one.",
+        answer_schema=_object("object", "data"),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/models/{model_id}",
+        name="retrieveModel",
+        summary="The served model by one of its names.",
+        answer="The model.",
+        answer_schema=_object("id", "object", "created", "owned_by", "context_length", "max_output_tokens"),
+        parameters=("model_id",),
+    ),
+    Operation(
+        method="GET",
+        path="/health",
+        name="showHealth",
+        summary="Whether the process can work at all.",
+        answer="It can.",
+        error="Unavailable",
+        answer_schema=_object("status", "state"),
+    ),
+    Operation(
+        method="GET",
+        path="/ready",
+        name="showReadiness",
+        summary="Whether a completion would be taken now.",
+        answer="It would.",
+        error="Unavailable",
+        answer_schema=_object("status", "state"),
+    ),
+    Operation(
+        method="GET",
+        path="/metrics",
+        name="showMetrics",
+        summary="Figures of the running engine, for Prometheus.",
+        answer="Text 0.0.4, or OpenMetrics when it is asked for.",
+        answer_schema={"type": "string"},
+        content_type="text/plain",
+    ),
+    Operation(
+        method="GET",
+        path="/homebase/snapshot",
+        name="showSnapshot",
+        summary="All that the console shows.",
+        answer="The snapshot.",
+    ),
+    Operation(
+        method="GET",
+        path="/openapi.json",
+        name="showOpenapi",
+        summary="This document.",
+        answer="OpenAPI 3.1.",
+        answer_schema=_object("openapi", "info", "paths"),
+    ),
+)
+"""In the order in which docs/api.md tells them."""
