@@ -3,6 +3,7 @@
     uv run python bench/serve.py                            # without mlx-vlm, about 15 minutes on 2 cores
     uv run python bench/serve.py --mlx-vlm vlm/bin/python   # nano on mlx-vlm's server too, about 30
     uv run python bench/serve.py --quick                    # a quick look, under 5 minutes
+    uv run python bench/serve.py --overhead                 # server time a token instead, see overhead.py
 
 Two models (nano, and a random llama of 4 layers x 256 with nano's tokenizer), 1, 2 and 4 streams, and prompts alone.
 On nano the peer is mlx-vlm's server with and without its MTP drafter, in an environment of its own (`peers.py`); on
@@ -28,6 +29,7 @@ from server.models.loader import resolve_model_folder
 
 from llama import write_llama
 from load import LoadResult, run_load, summarise
+from overhead import measure_overhead
 from peers import split_drafter, start_mlx_vlm, write_float32
 from processes import EngineLoop, Program, start_homebase, start_mlx_lm
 from report import begin_report, write_results
@@ -49,6 +51,9 @@ def main() -> None:
     """Measure, print the tables, write the results."""
     args = _parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the programs would outlive a run that is ended
+    if args.overhead:
+        measure_overhead(dry=args.dry)
+        return
     report: dict[str, Any] = begin_report("serve.py")
     kinds = ("rows", "prefill", "peers", "texts")
     report |= {kind: list[dict[str, Any]]() for kind in kinds}
@@ -180,6 +185,9 @@ def idle_row(program: Program, seconds: float) -> dict[str, Any]:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two rounds, one prompt of 8,192 tokens, 5 s of idling")
+    parser.add_argument(
+        "--overhead", action="store_true", help="server time a token at 1, 2 and 8 streams, and no more"
+    )
     parser.add_argument("--models", nargs="+", choices=["nano", "llama-4x256"], default=["nano", "llama-4x256"])
     parser.add_argument("--mlx-vlm", metavar="PYTHON", help="of an environment that mlx-vlm is installed in")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4])

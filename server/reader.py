@@ -73,6 +73,8 @@ class Reader:
 
     async def _wait_for_room(self) -> None:
         """Wait until the system has taken what was written; it tells of room late where the client reads slowly."""
+        if not self._writer.transport.get_write_buffer_size():
+            return await self._writer.drain()  # never waits then, and notices a connection that is lost
         start_s = self._loop.time()
         while True:
             try:
@@ -84,6 +86,7 @@ class Reader:
                     raise
         if self._loop.time() - start_s > SLOW_S:
             self._patience_s = UNREAD_SLOW_S
+        return None
 
     def _check(self) -> None:
         """Ask the system whether what it took is read, now and then."""

@@ -37,6 +37,10 @@ class Outbox:
         self._unread_bytes = 0
         self._unread_since_s = 0.0
         self._is_closed = False
+        self._is_quiet = False
+        """True when a sign of life is due."""
+        self._given_s = 0.0
+        """When something was last handed out."""
         self._changed = asyncio.Event()
 
     @property
@@ -69,23 +73,37 @@ class Outbox:
 
         The clock runs from the last bytes handed out, whatever goes on elsewhere.
         """
-        while True:
-            if self._frames:
-                joined = b"".join(self._frames)
-                self._frames.clear()
-                self._unread_bytes = 0
-                yield joined
-            elif self._is_closed:
-                return
-            elif not await self._wait():
-                yield self._build_keep_alive()
-
-    async def _wait(self) -> bool:
-        """True when something changed, False when the time of a comment has come."""
-        self._changed.clear()
+        loop = asyncio.get_running_loop()
+        self._given_s = loop.time()
+        clock = asyncio.create_task(self._watch_clock())
         try:
-            async with asyncio.timeout(self._keep_alive_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+            while True:
+                if self._frames:
+                    yield self._take_frames()
+                elif self._is_closed:
+                    return
+                elif self._is_quiet:
+                    yield self._build_keep_alive()
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                self._is_quiet, self._given_s = False, loop.time()
+        finally:
+            clock.cancel()
+
+    def _take_frames(self) -> bytes:
+        joined = b"".join(self._frames)
+        self._frames.clear()
+        self._unread_bytes = 0
+        return joined
+
+    async def _watch_clock(self) -> None:
+        """Wake the reader when nothing was handed out for too long: one timer for each silence, none for a token."""
+        loop = asyncio.get_running_loop()
+        while True:
+            left_s = self._given_s + self._keep_alive_s - loop.time()
+            if left_s <= 0:
+                self._is_quiet, left_s = True, self._keep_alive_s
+                self._changed.set()
+            await asyncio.sleep(left_s)
