@@ -13,6 +13,7 @@ from server.api.generation.answering import Answering
 from server.api.generation.asked import Caller
 from server.api.generation.door import Door
 from server.api.guard import read_bearer
+from server.api.messages.endpoint import MessagesEndpoint
 from server.api.services import Services
 from server.errors import InvalidRequest
 from server.text.pool import TextPool
@@ -24,7 +25,10 @@ def add_dialects(app: Quart, services: Services) -> None:
     """Register the routes."""
     pool = TextPool()
     answering = Answering(services, Door(services, pool))
+    messages = MessagesEndpoint(answering, services.read_model)
     _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
+    _add(app, "/v1/messages", messages.answer)
+    _add(app, "/v1/messages/count_tokens", messages.count)
 
     async def close_pool() -> None:
         pool.close()
