@@ -197,6 +197,7 @@ class ContextLengthExceeded(RequestError):
             param="messages",
         )
         self.prompt_tokens, self.context_limit_tokens, self.max_tokens = prompt_tokens, context_limit_tokens, max_tokens
+        self.is_at_least = at_least
 
 
 class BodyTooLarge(RequestError):

@@ -13,7 +13,7 @@ from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 
 from server.api.body import LIMIT_BYTES, BoundedBody, drain_body
 from server.api.dialects import add_dialects
-from server.api.failures import Failure, build_failure, internal_error
+from server.api.failures import Failure, build_failure, find_dialect, internal_error
 from server.api.front import FrontedQuart
 from server.api.guard import check_host, check_key, check_origin, preflight_headers
 from server.api.health import add_health
@@ -88,7 +88,8 @@ def _add_guard(app: Quart, services: Services) -> None:
 
 def _add_error_answers(app: Quart, services: Services) -> None:
     async def answer_known(error: HomebaseError) -> Response:
-        return _answer_failure(build_failure(error, services.read_policy().policy.refusal_status))
+        status = services.read_policy().policy.refusal_status
+        return _answer_failure(build_failure(error, status, find_dialect(request.path), g.request_id))
 
     async def answer_http(error: HTTPException) -> Response:
         return await answer_known(_translate(error))
@@ -122,8 +123,8 @@ def _translate(error: HTTPException) -> HomebaseError:
     match error:
         case NotFound():
             return RouteNotFound(
-                f"There is nothing at {path}. This server answers POST /v1/chat/completions, GET /v1/models, "
-                "GET /v1/models/{id}, GET /health, GET /ready, GET /metrics and GET /homebase/snapshot."
+                f"There is nothing at {path}. GET /openapi.json lists what this server answers, POST "
+                "/v1/chat/completions first of all."
             )
         case WrongMethod():
             allowed = tuple(sorted(error.valid_methods or ()))

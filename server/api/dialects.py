@@ -14,6 +14,7 @@ from server.api.generation.answering import Answering
 from server.api.generation.asked import Caller
 from server.api.generation.door import Door
 from server.api.guard import read_bearer
+from server.api.messages.endpoint import MessagesEndpoint
 from server.api.services import Services
 from server.api.tokens import TokenEndpoints
 from server.errors import InvalidRequest
@@ -27,8 +28,11 @@ def add_dialects(app: Quart, services: Services) -> None:
     pool = TextPool()
     door = Door(services, pool)
     answering, tokens = Answering(services, door), TokenEndpoints(services, door)
+    messages = MessagesEndpoint(answering, services.read_model)
     _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
     _add(app, "/v1/completions", CompletionEndpoint(answering).answer)
+    _add(app, "/v1/messages", messages.answer)
+    _add(app, "/v1/messages/count_tokens", messages.count)
     _add(app, "/tokenize", tokens.tokenize)
     _add(app, "/detokenize", tokens.detokenize)
 

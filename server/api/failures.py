@@ -1,4 +1,4 @@
-"""The one table from an error to an HTTP status and to the OpenAI dialect's error object."""
+"""The one table from an error to an HTTP status, and to each dialect's error object."""
 
 from __future__ import annotations
 
@@ -7,10 +7,29 @@ from typing import Literal
 import msgspec
 
 from server import errors
-from server.errors import HomebaseError, MethodNotAllowed, Refusal, RequestError
+from server.errors import ContextLengthExceeded, HomebaseError, MethodNotAllowed, Refusal, RequestError
 
 RefusalStatus = Literal["auto", 400, 409, 429, 503]
 """`policy.refusal_status`."""
+
+Dialect = Literal["openai", "anthropic"]
+"""Whose error object."""
+
+ANTHROPIC_PATH = "/v1/messages"
+"""Here and below it errors are Anthropic's."""
+
+ANTHROPIC_ID_HEADER = "request-id"
+"""Where that dialect's SDKs look for the id of a request."""
+
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+"""By status; any other is an `invalid_request_error` below 500 and an `api_error` from there. Not by what happened: a
+refusal with status 400 must not contain `rate_limit`, at which some agents come back without end."""
 
 NOT_READY_CODES = frozenset({"draining", "model_loading"})
 """Refusals that say 503 rather than 429: it is the server that is not ready, not its slots that are taken."""
@@ -75,7 +94,17 @@ ROWS: dict[type[HomebaseError], Row] = {
 }
 
 
-def build_failure(error: HomebaseError, refusal_status: RefusalStatus = "auto") -> Failure:
+def find_dialect(path: str) -> Dialect:
+    """In which dialect an error at a path is told."""
+    return "anthropic" if f"{path}/".startswith(f"{ANTHROPIC_PATH}/") else "openai"
+
+
+def build_failure(
+    error: HomebaseError,
+    refusal_status: RefusalStatus = "auto",
+    dialect: Dialect = "openai",
+    request_id: str = "",
+) -> Failure:
     """The answer for an error."""
     row = find_row(error)
     status = refusal_status_of(error, refusal_status) if isinstance(error, Refusal) else row.status
@@ -86,7 +115,10 @@ def build_failure(error: HomebaseError, refusal_status: RefusalStatus = "auto") 
         headers["x-should-retry"] = "false"
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)
-    return Failure(status, headers, encode_error(error))
+    if dialect == "openai":
+        return Failure(status, headers, encode_error(error))
+    headers[ANTHROPIC_ID_HEADER] = request_id
+    return Failure(status, headers, encode_anthropic_error(error, status, request_id))
 
 
 def find_row(error: HomebaseError) -> Row:
@@ -102,10 +134,20 @@ def refusal_status_of(error: Refusal, refusal_status: RefusalStatus) -> int:
 
 
 def encode_error(error: HomebaseError) -> bytes:
-    """The dialect's error object: `{"error": {"message", "type", "param", "code"}}`."""
+    """OpenAI's error object: `{"error": {"message", "type", "param", "code"}}`."""
     param = error.param if isinstance(error, RequestError) else None
     fields = {"message": error.message, "type": find_row(error).type, "param": param, "code": error.code}
     return msgspec.json.encode({"error": fields})
+
+
+def encode_anthropic_error(error: HomebaseError, status: int, request_id: str) -> bytes:
+    """Anthropic's error object; our own code is where its SDKs look for one, in `error.details.error_code`."""
+    details = {"error_code": error.code}
+    if isinstance(error, RequestError) and error.param is not None:
+        details["param"] = error.param
+    kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    fields = {"type": kind, "message": _say_as_anthropic(error), "details": details}
+    return msgspec.json.encode({"type": "error", "error": fields, "request_id": request_id})
 
 
 def internal_error(request_id: str) -> HomebaseError:
@@ -113,6 +155,20 @@ def internal_error(request_id: str) -> HomebaseError:
     error = HomebaseError(f"Something in the server broke while answering; its log has the details under {request_id}.")
     error.code = "internal_error"
     return error
+
+
+def _say_as_anthropic(error: HomebaseError) -> str:
+    """The error's own sentence, except where clients of this dialect act on Anthropic's.
+
+    Claude Code shortens its conversation only when it reads `prompt is too long` with both numbers, without commas.
+    """
+    if not isinstance(error, ContextLengthExceeded):
+        return error.message
+    at_least = "at least " if error.is_at_least else ""
+    return (
+        f"prompt is too long: {at_least}{error.prompt_tokens} tokens > {error.context_limit_tokens - 1} maximum "
+        f"(the context limit is {error.context_limit_tokens}, and an answer needs one)"
+    )
 
 
 def _refusal_headers(error: Refusal, status: int) -> dict[str, str]:

@@ -11,6 +11,8 @@ from server.api.chat.wire import EXPECTED as CHAT_EXPECTED
 from server.api.chat.wire import ChatBody
 from server.api.completions.wire import EXPECTED as COMPLETION_EXPECTED
 from server.api.completions.wire import CompletionBody
+from server.api.messages.wire import EXPECTED as MESSAGES_EXPECTED
+from server.api.messages.wire import MessagesBody
 from server.api.tokens import DETOKENIZE_EXPECTED, TOKENIZE_EXPECTED, DetokenizeBody, TokenizeBody
 
 
@@ -63,6 +65,29 @@ OPERATIONS: tuple[Operation, ...] = (
         body=CompletionBody,
         expected=COMPLETION_EXPECTED,
         streams=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/messages",
+        name="createMessage",
+        summary="An answer to a conversation, in Anthropic's dialect.",
+        answer="The message, or a stream of its events.",
+        answer_schema=_object("id", "type", "role", "model", "content", "stop_reason", "usage"),
+        body=MessagesBody,
+        expected=MESSAGES_EXPECTED,
+        streams=True,
+        error="MessagesError",
+    ),
+    Operation(
+        method="POST",
+        path="/v1/messages/count_tokens",
+        name="countMessageTokens",
+        summary="How many tokens a conversation has.",
+        answer="The count.",
+        answer_schema=_object("input_tokens"),
+        body=MessagesBody,
+        expected=MESSAGES_EXPECTED,
+        error="MessagesError",
     ),
     Operation(
         method="POST",

@@ -19,6 +19,7 @@ EVERYWHERE = [
     ("POST", CHAT),
     ("GET", "/nothing/here"),
 ]
+ANTHROPIC = [("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens")]
 
 
 async def call(rig: Any, method: str, path: str, **headers: str) -> Any:
@@ -63,6 +64,27 @@ async def test_what_is_not_there_is_answered_in_the_dialect(
     assert (answer.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error")
     assert ("allow" in answer.headers) == (status == 405)
     assert f"{method} was used" in error["message"] or "POST /v1/chat/completions" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "kind", "code"),
+    [
+        ("GET", "/v1/messages", {}, 405, "invalid_request_error", "method_not_allowed"),
+        ("POST", "/v1/messages/batches", {}, 404, "not_found_error", "route_not_found"),
+        ("POST", "/v1/messages", {"host": "evil.example"}, 403, "permission_error", "forbidden"),
+        ("POST", "/v1/messages", {"origin": "https://evil.example"}, 403, "permission_error", "forbidden"),
+        ("POST", "/v1/messages", {"content_encoding": "gzip"}, 400, "invalid_request_error", "invalid_request"),
+        ("POST", "/v1/messages/count_tokens", {}, 400, "invalid_request_error", "invalid_request"),
+    ],
+)
+async def test_at_and_below_messages_whatever_is_wrong_is_told_in_anthropics_dialect(
+    rig: Any, method: str, path: str, headers: dict[str, str], status: int, kind: str, code: str
+) -> None:
+    answer = await call(rig, method, path, **headers)
+    body = json.loads(await answer.get_data())
+    assert (answer.status_code, body["type"], body["error"]["type"]) == (status, "error", kind)
+    assert body["error"]["details"]["error_code"] == code
+    assert body["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
 async def test_a_path_without_end_or_with_control_characters_is_quoted_safely(rig: Any) -> None:
@@ -122,13 +144,14 @@ async def test_a_listed_page_may_ask_first_and_then_call(rig: Any, chat_body: An
     assert refused.headers["access-control-allow-origin"] == origin
 
 
-@pytest.mark.parametrize(("method", "path"), EVERYWHERE)
+@pytest.mark.parametrize(("method", "path"), [*EVERYWHERE, *ANTHROPIC])
 async def test_with_a_key_set_every_path_wants_it(rig: Any, method: str, path: str) -> None:
     rig.set_policy(server__api_key="geheim")
     for headers in ({}, {"authorization": "Bearer wrong"}):
         answer = await call(rig, method, path, **headers)
         assert answer.status_code == 401
-        assert (await read_error(answer))["code"] == "invalid_api_key"
+        error = await read_error(answer)
+        assert error.get("code", error.get("details", {}).get("error_code")) == "invalid_api_key"
         assert "geheim" not in (await answer.get_data()).decode()
     assert (await call(rig, method, path, authorization="Bearer geheim")).status_code != 401
 

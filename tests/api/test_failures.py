@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from server import errors
-from server.api.failures import ROWS, RefusalStatus, build_failure, internal_error
+from server.api.failures import ROWS, Dialect, RefusalStatus, build_failure, find_dialect, internal_error
 from server.errors import HomebaseError
 
 
@@ -78,6 +79,71 @@ def test_an_error_is_answered_with_its_status_and_the_dialects_object(
     assert failure.status == status
     assert json.loads(failure.body) == {"error": {"message": error.message, "type": kind, "param": param, "code": code}}
     assert failure.headers["content-type"] == "application/json"
+
+
+ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    412: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+}
+
+
+@pytest.mark.parametrize(("error", "status", "_kind", "param", "code"), EXAMPLES, ids=lambda v: type(v).__name__)
+def test_in_anthropics_dialect_an_error_has_the_same_status_and_headers_and_a_type_by_its_status(
+    error: HomebaseError, status: int, _kind: str, param: str | None, code: str
+) -> None:
+    failure, openai = build_failure(error, "auto", "anthropic", "req-1"), build_failure(error)
+    body = json.loads(failure.body)
+    message = body["error"].pop("message")
+    details = {"error_code": code} if param is None else {"error_code": code, "param": param}
+    assert body == {
+        "type": "error",
+        "error": {"type": ANTHROPIC_KINDS[status], "details": details},
+        "request_id": "req-1",
+    }
+    assert message == error.message or isinstance(error, errors.ContextLengthExceeded)
+    assert (failure.status, failure.headers) == (openai.status, {**openai.headers, "request-id": "req-1"})
+
+
+@pytest.mark.parametrize("at_least", [False, True])
+def test_a_prompt_that_is_too_long_is_told_as_claude_code_looks_for_it(at_least: bool) -> None:
+    error = errors.ContextLengthExceeded(240_000, 200_000, at_least=at_least)
+    told = json.loads(build_failure(error, "auto", "anthropic", "req-1").body)["error"]["message"]
+    found = re.search(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", told, re.IGNORECASE)
+    assert found is not None
+    assert found.groups() == ("240000", "199999")
+    assert ("at least" in told) == at_least
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("code", ["in_flight_full", "memory_budget_full", "draining", "model_loading"])
+def test_a_refusal_with_status_400_has_nothing_that_agents_retry_on(dialect: Dialect, code: str) -> None:
+    body = build_failure(refusal(code), 400, dialect, "req-1").body.decode()
+    assert not re.search(r"rate.?limit|overloaded|unavailable|internal.?error|server.?error|too long", body)
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [
+        ("/v1/messages", "anthropic"),
+        ("/v1/messages/", "anthropic"),
+        ("/v1/messages/count_tokens", "anthropic"),
+        ("/v1/messages/batches/x", "anthropic"),
+        ("/v1/messagesx", "openai"),
+        ("/v1/chat/completions", "openai"),
+        ("/v1/models", "openai"),
+        ("/", "openai"),
+    ],
+)
+def test_the_path_says_whose_error_it_is(path: str, dialect: Dialect) -> None:
+    assert find_dialect(path) == dialect
 
 
 @pytest.mark.parametrize(
