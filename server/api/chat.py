@@ -29,7 +29,7 @@ from server.errors import HomebaseError, InvalidRequest, Refusal, StreamStopped
 from server.events import Lane, Refused
 from server.snapshot import ModelView
 from server.text.pool import TextPool
-from server.text.tokenizer import TextCodec
+from server.text.tokenizer import ChatPrompt, TextCodec
 
 PRIORITY: dict[Lane, int] = {"parent": 0, "unknown": 0, "child": 1, "auxiliary": 1}
 """Whose prompts are read first when several wait: a parent is what a person waits for."""
@@ -40,7 +40,7 @@ tokens take 150 to 300 ms (tokenizers 0.23.3, 2026-11, x86-64), and a refusal sh
 
 ENCODE_S = 60.0
 """For a prompt to be made of the messages, the wait for a thread included. A million tokens take 3 s, and a chat
-template that loops is ended after `server.text.tokenizer.RENDER_S`."""
+template that loops is ended after `server.text.chat_template.RENDER_S`."""
 
 log = logging.getLogger(__name__)
 
@@ -133,14 +133,18 @@ class ChatEndpoint:
         codec, chat, limit = self._services.text(), request.chat, request.model.effective_context_limit_tokens
         sampling = chat.build_sampling(codec.vocab_size)
         self._refuse_unread(request, limit)
-        ids = await self._encode(request, codec, limit)
+        ids = (await self._encode(request, codec, limit)).token_ids
         max_tokens = plan_max_tokens(len(ids), chat.asked_max_tokens, chat.max_tokens_name, request.model)
-        return Prompt(tuple(ids), max_tokens, sampling, codec.find_boundaries(ids))
+        return Prompt(ids, max_tokens, sampling, codec.find_boundaries(ids))
 
-    async def _encode(self, request: ChatRequest, codec: TextCodec, limit_tokens: int) -> list[int]:
+    async def _encode(self, request: ChatRequest, codec: TextCodec, limit_tokens: int) -> ChatPrompt:
         try:
             async with asyncio.timeout(ENCODE_S):
-                return await self._pool.run(lambda: codec.encode_chat(request.turns, limit_tokens))
+                # Nothing here tells thoughts and answer apart yet.
+                switches = {"enable_thinking": False}
+                return await self._pool.run(
+                    lambda: codec.encode_chat(request.turns, limit_tokens, template_kwargs=switches)
+                )
         except TimeoutError:
             told = (
                 f"No prompt could be made of these messages within {ENCODE_S:g} s; the model's chat template may loop."

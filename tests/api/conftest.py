@@ -40,7 +40,8 @@ from server.policy import LimitValue, Policy, apply_changes, validate_policy
 from server.snapshot import ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 from server.text.detokenizer import ByteDetokenizer, Detokenizer
-from server.text.tokenizer import TextCodec
+from server.text.tokenizer import ChatPrompt, TextCodec
+from server.text.tools import Tool
 
 STOP_ID = 256
 LIMIT = 4096
@@ -55,12 +56,19 @@ class ByteCodec(TextCodec):
         self.vocab_size = 257
         self.seen: list[list[Mapping[str, Any]]] = []
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], limit_tokens: int | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        limit_tokens: int | None = None,
+        *,
+        tools: Sequence[Tool] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> ChatPrompt:
         self.seen.append(list(messages))
         text = "".join(str(message["content"]) for message in messages)
         if "template, refuse" in text:
             raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
-        return list(text.encode())
+        return ChatPrompt(tuple(text.encode()), opens_thought=False)
 
     def find_boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(place for place, token in enumerate(ids) if token == ord(">"))
