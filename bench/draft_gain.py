@@ -79,7 +79,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 def encode_ask(engine: EngineBench, number: int) -> tuple[int, ...]:
     """The prompt of one of the asks; numbers go round."""
-    return tuple(engine.codec.encode_chat([{"role": "user", "content": ASKS[number % len(ASKS)]}]))
+    return engine.codec.encode_chat([{"role": "user", "content": ASKS[number % len(ASKS)]}]).token_ids
 
 
 def measure_draft_gain(

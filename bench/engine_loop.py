@@ -34,8 +34,8 @@ def _measure(engine: EngineBench, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _submit(engine: EngineBench, asked: dict[str, Any], index: int) -> Trace:
     prompt = build_prompt(asked["prompt_tokens"], asked["seed"] + index)
-    ids = engine.codec.encode_chat([{"role": "user", "content": prompt}])
-    return engine.submit(tuple(ids), asked["max_tokens"], stop_ids=engine.codec.stop_ids)
+    ids = engine.codec.encode_chat([{"role": "user", "content": prompt}]).token_ids
+    return engine.submit(ids, asked["max_tokens"], stop_ids=engine.codec.stop_ids)
 
 
 if __name__ == "__main__":

@@ -109,10 +109,10 @@ class EngineBench:
     def build_prompt(self, tokens: int, seed: int) -> tuple[int, ...]:
         """Just so many tokens of a chat with plain words in it."""
         messages = [{"role": "user", "content": build_prompt(tokens, seed)}]
-        ids = self.codec.encode_chat(messages)
+        ids = self.codec.encode_chat(messages).token_ids
         while len(ids) < tokens:
             ids += ids
-        return tuple(ids[:tokens])
+        return ids[:tokens]
 
     def submit(
         self,

@@ -19,6 +19,7 @@ from server.api.decoding import convert, decode_object, log_unknown
 from server.api.generation.asked import Asked, Caller, ChatPrompt, TextPrompt, ToolRule
 from server.api.generation.door import Door
 from server.api.generation.sampling import SamplingFields
+from server.api.generation.thinking import Thinking
 from server.api.services import Services
 from server.errors import InvalidRequest
 
@@ -90,7 +91,7 @@ def _build_asked(caller: Caller, body_bytes: int, given: TokenizeBody) -> Asked:
     prompt: ChatPrompt | TextPrompt = TextPrompt(text or "")
     if given.messages is not None:
         tools = read_tools(given.tools, ToolRule())
-        prompt = ChatPrompt(normalise_messages(given.messages), tools, given.chat_template_kwargs or {})
+        prompt = ChatPrompt(normalise_messages(given.messages), tools, Thinking(), given.chat_template_kwargs or {})
     return Asked(caller=caller, body_bytes=body_bytes, model=given.model, prompt=prompt, sampling=SamplingFields())
 
 

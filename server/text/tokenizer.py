@@ -9,14 +9,19 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import jinja2
+import msgspec
 
 from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest
+from server.text.answer import AnswerReader
+from server.text.chat_template import ChatTemplate, opens_thought
 from server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from server.text.template_limit import limit_template
+from server.text.markers import find_markup, find_shown_ids
+from server.text.thinking import plan_thinking
+from server.text.tools import Tool
 from server.text.vocabulary import build_byte_table
 
 if TYPE_CHECKING:
@@ -32,20 +37,13 @@ SLICE_CHARS = 200_000
 SLICE_SLACK_TOKENS = 16
 """A cut between two slices can add this many tokens that the whole text does not have."""
 
-RENDER_S = 10.0
-"""Processor time that a chat template may take: twenty times what 8,000 messages took. A few nested loops can take
-years, and each held one of the two text threads for good."""
 
-_TEMPLATE_FAULTS = (
-    jinja2.TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
-"""What a chat template can raise: its own complaint, or a fault in what it does with the messages."""
+class EncodedPrompt(msgspec.Struct, frozen=True):
+    """A prompt as the model reads it."""
+
+    token_ids: tuple[int, ...]
+    opens_thought: bool = False
+    """True when it ends inside a thought, so that the answer begins in one."""
 
 
 class TextCodec:
@@ -61,36 +59,61 @@ class TextCodec:
         tokens = cast("list[str | None]", tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
         self._bytes = build_byte_table(self._backend and self._backend.decoder, tokens)
         self._special = _special_ids(tokenizer)
-        self._hidden = stop_ids | self._special
+        self._template = ChatTemplate(tokenizer)
+        self.markup = find_markup(tokenizer)
+        """How thoughts and calls are marked in what the model writes."""
+        self._hidden = stop_ids | (self._special - find_shown_ids(tokenizer, self.markup))
         self._turn_id = self._find_turn_id()
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], limit_tokens: int | None = None) -> list[int]:
-        """The prompt's token ids, up to where the assistant's answer begins.
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        limit_tokens: int | None = None,
+        *,
+        tools: Sequence[Tool] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> EncodedPrompt:
+        """The prompt, up to where the assistant's answer begins.
 
-        Raises InvalidRequest when the checkpoint's chat template refuses the messages. With a limit, a text so long
-        that it certainly exceeds it is not encoded to its end: that raises ContextLengthExceeded. A shorter one that
-        exceeds it is returned.
+        Raises InvalidRequest when the checkpoint's chat template refuses the messages, shows no tools, or is handed a
+        name that this server sets itself. With a limit, a text so long that it certainly exceeds it is not encoded to
+        its end: that raises ContextLengthExceeded. A shorter one that exceeds it is returned.
         """
-        text = self._render(messages)
-        if limit_tokens is not None and len(text) >= LONG_TEXT_CHARS:
-            self._refuse_far_too_long(text, limit_tokens)
-        ids = self._encode(text)
+        text = self._template.render(messages, tools, template_kwargs)
+        ids = self._encode_within(text, limit_tokens)
         if not ids:
             raise InvalidRequest("The model's chat template makes no prompt of these messages.", param="messages")
-        if max(ids) >= self.vocab_size:
-            raise InvalidRequest(
-                "The messages contain a special token that the tokenizer has and the model does not.", param="messages"
-            )
-        return ids
+        self._refuse_unknown(ids, "The messages contain", "messages")
+        turn = "" if self._turn_id is None else self._decode([self._turn_id])
+        return EncodedPrompt(tuple(ids), opens_thought(text, self.markup.think, turn))
 
-    def encode_text(self, text: str, limit_tokens: int | None = None) -> list[int]:
-        """The token ids of a text that the model continues."""
-        if limit_tokens is not None and len(text) >= LONG_TEXT_CHARS:
-            self._refuse_far_too_long(text, limit_tokens)
-        return self._encode(text)
+    def plan_thinking(self, effort: str) -> dict[str, Any]:
+        """What to hand this checkpoint's template for a `reasoning_effort`. Raises InvalidRequest for no effort."""
+        return plan_thinking(effort, self._template.source)
+
+    def encode_text(self, text: str, limit_tokens: int | None = None) -> tuple[int, ...]:
+        """The token ids of a plain prompt: no template; names of special tokens in it are those tokens.
+
+        What the tokenizer itself puts around any text, often a token that begins it, is put there, as vLLM does for
+        completions. Limits and errors as for `encode_chat`.
+        """
+        ids = self._encode_within(text, limit_tokens, adds_special=True)
+        if not ids:
+            raise InvalidRequest("`prompt` is empty; it must have a token at least.", param="prompt")
+        self._refuse_unknown(ids, "`prompt` contains", "prompt")
+        return tuple(ids)
+
+    def count(self, text: str) -> int:
+        """How many tokens a text has by itself, with nothing put around it."""
+        return len(self._encode(text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens by their names."""
+        """The text of token ids, special tokens shown. Raises InvalidRequest for an id that the model does not have."""
+        wrong = next((number for number in ids if not 0 <= number < self.vocab_size), None)
+        if wrong is not None:
+            raise InvalidRequest(
+                f"`tokens` has the id {wrong}; the model's ids are 0 to {self.vocab_size - 1}.", param="tokens"
+            )
         return self._decode(list(ids))
 
     def find_boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
@@ -114,42 +137,35 @@ class TextCodec:
             return WindowDetokenizer(self._decode, self._hidden)
         return ByteDetokenizer(self._bytes.table, self._hidden, trims_first_space=self._bytes.trims_first_space)
 
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        if not self._tokenizer.has_chat_template:
-            raise InvalidRequest("The served model has no chat template, so it cannot take chat messages.")
-        try:
-            return self._apply_template(messages, opens_answer=True)
-        except _TEMPLATE_FAULTS as fault:
-            reason = " ".join(str(fault).split())[:300] or type(fault).__name__
-            raise InvalidRequest(
-                f"The model's chat template does not take these messages: {reason}", param="messages"
-            ) from fault
+    def build_answer_reader(self, tools: Sequence[Tool] = (), *, opens_thought: bool = False) -> AnswerReader:
+        """A fresh reader for one answer, of what a detokenizer shows of it."""
+        return AnswerReader(self.markup, tools, opens_thought=opens_thought)
 
-    def _apply_template(self, messages: Sequence[Mapping[str, Any]], *, opens_answer: bool) -> str:
-        with limit_template(RENDER_S, _build_loop_error):
-            # Thinking is switched off where a template can: nothing here tells thoughts and answer apart yet.
-            rendered = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=opens_answer, enable_thinking=False
-            )
-        return cast("str", rendered)
+    @cached_property
+    def call_start_id(self) -> int | None:
+        """The token that every call begins with; None where that takes several, or where there are no calls."""
+        ids = self._encode(self.markup.call.start) if self.markup.call is not None else []
+        return ids[0] if len(ids) == 1 else None
 
     def _find_turn_id(self) -> int | None:
         """The special token that a message begins with: the first of what opens the assistant's answer."""
-        if not self._tokenizer.has_chat_template:
-            return None
-        try:
-            message = {"role": "user", "content": "a"}
-            closed, opened = (self._apply_template([message], opens_answer=opens) for opens in (False, True))
-            ids = self._encode(opened.removeprefix(closed)) if opened.startswith(closed) else []
-        except (*_TEMPLATE_FAULTS, InvalidRequest):
-            return None
+        ids = self._encode(self._template.render_opening())
         return ids[0] if ids and ids[0] in self._special else None
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, *, adds_special: bool = False) -> list[int]:
         # The backend directly: transformers' own `encode` warns on stderr about long texts and keeps per-call state.
         if self._backend is not None:
-            return self._backend.encode(text, add_special_tokens=False).ids
-        return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=False))
+            return self._backend.encode(text, add_special_tokens=adds_special).ids
+        return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=adds_special))
+
+    def _encode_within(self, text: str, limit_tokens: int | None, *, adds_special: bool = False) -> list[int]:
+        if limit_tokens is not None and len(text) >= LONG_TEXT_CHARS:
+            self._refuse_far_too_long(text, limit_tokens)
+        return self._encode(text, adds_special=adds_special)
+
+    def _refuse_unknown(self, ids: Sequence[int], what: str, param: str) -> None:
+        if max(ids) >= self.vocab_size:
+            raise InvalidRequest(f"{what} a special token that the tokenizer has and the model does not.", param=param)
 
     def _decode(self, ids: list[int]) -> str:
         return cast("str", self._tokenizer.decode(ids))
@@ -180,14 +196,6 @@ def load_text_codec(folder: Path) -> TextCodec:
         raise CheckpointInvalid(f"The tokenizer in {folder} has no vocabulary (is tokenizer.json missing?).")
     stop_ids = {*_eos_ids(config), *_eos_ids(generation), *tokenizer.eos_token_ids}
     return TextCodec(tokenizer, frozenset(stop_ids), _vocab_size(config) or len(tokenizer))
-
-
-def _build_loop_error() -> InvalidRequest:
-    return InvalidRequest(
-        f"The model's chat template made no prompt of these messages in {RENDER_S:g} s of work; it may loop. Send "
-        "fewer messages, or have the operator look at the template.",
-        param="messages",
-    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from mlx_lm.tool_parsers import qwen3_coder
 from quart import Quart
 from quart.typing import TestClientProtocol
 
@@ -42,7 +43,10 @@ from server.policy import LimitValue, Policy, apply_changes, validate_policy
 from server.snapshot import ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 from server.text.detokenizer import ByteDetokenizer, Detokenizer
-from server.text.tokenizer import TextCodec
+from server.text.markup import NO_MARKUP, Markers, Markup
+from server.text.thinking import plan_thinking
+from server.text.tokenizer import EncodedPrompt, TextCodec
+from server.text.tools import Tool
 
 STOP_ID = 256
 LIMIT = 4096
@@ -56,19 +60,33 @@ class ByteCodec(TextCodec):
         self.stop_ids = frozenset({STOP_ID})
         self.vocab_size = 257
         self.seen: list[list[Mapping[str, Any]]] = []
+        self.markup = NO_MARKUP
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], limit_tokens: int | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        limit_tokens: int | None = None,
+        *,
+        tools: Sequence[Tool] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> EncodedPrompt:
         self.seen.append(list(messages))
         text = "".join(str(message["content"]) for message in messages)
         if "template, refuse" in text:
             raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
-        return list(text.encode())
+        return EncodedPrompt(tuple(text.encode()), opens_thought=False)
 
-    def encode_text(self, text: str, limit_tokens: int | None = None) -> list[int]:
-        return list(text.encode())
+    def encode_text(self, text: str, limit_tokens: int | None = None) -> tuple[int, ...]:
+        return tuple(text.encode())
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: list[int]) -> str:
         return b"".join(self.spell(token) for token in ids).decode("utf-8", "replace")
+
+    def plan_thinking(self, effort: str) -> dict[str, Any]:
+        return plan_thinking(effort, "")
+
+    def _encode(self, text: str, *, adds_special: bool = False) -> list[int]:
+        return list(text.encode())
 
     def find_boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(place for place, token in enumerate(ids) if token == ord(">"))
@@ -286,6 +304,13 @@ def build_rig() -> Rig:
 @pytest.fixture
 def rig() -> Rig:
     return build_rig()
+
+
+@pytest.fixture
+def markup(rig: Rig) -> None:
+    """The codec's answers have thoughts and calls in them, as Qwen's have."""
+    think, call = Markers("<think>", "</think>"), Markers("<tool_call>", "</tool_call>")
+    rig.codec.markup = Markup(think, call, "qwen_xml", qwen3_coder.parse_tool_call)
 
 
 @pytest.fixture(name="speak")

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+import server.text.chat_template as template_module
 import server.text.tokenizer as tokenizer_module
 from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest
 from server.text.pool import TextPool
-from server.text.tokenizer import TextCodec, load_text_codec
+from server.text.tokenizer import EncodedPrompt, TextCodec, load_text_codec
 
 NANO = Path(tokenizer_module.__file__).parents[1] / "models" / "nano"
 USER = {"role": "user", "content": "hi"}
@@ -31,12 +32,12 @@ def decode(codec: TextCodec, ids: list[int]) -> str:
 
 
 def test_a_chat_is_rendered_up_to_the_answer(codec: TextCodec) -> None:
-    text = codec._render([{"role": "system", "content": "Be brief."}, USER])
+    prompt = codec.encode_chat([{"role": "system", "content": "Be brief."}, USER])
+    text = codec.decode(prompt.token_ids)
     assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n")
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    ids = codec.encode_chat([USER])
-    assert ids[0] == 1
-    assert all(0 <= token_id < codec.vocab_size for token_id in ids)
+    assert prompt.token_ids[0] == 1
+    assert all(0 <= token_id < codec.vocab_size for token_id in prompt.token_ids)
 
 
 def test_stop_ids_come_from_every_file_that_names_one(codec: TextCodec) -> None:
@@ -44,9 +45,12 @@ def test_stop_ids_come_from_every_file_that_names_one(codec: TextCodec) -> None:
     assert codec.vocab_size == 3072
 
 
-def test_special_tokens_are_never_shown(codec: TextCodec) -> None:
-    ids = codec._encode("<|im_start|>a<|im_end|>b<think>c")
-    assert decode(codec, ids) == "abc"
+def test_special_tokens_are_hidden_but_for_the_markers_of_thoughts_and_calls(codec: TextCodec) -> None:
+    markers = "<think>x</think><tool_call>y</tool_call>"
+    ids = codec._encode(f"<|im_start|>a<|im_end|>b<tool_response><|vision_start|>{markers}c")
+    assert decode(codec, ids) == f"ab{markers}c"
+    assert codec.build_detokenizer().hides(2)
+    assert not codec.build_detokenizer().hides(3)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ def test_deep_nesting_is_the_requests_fault_and_no_crash(codec: TextCodec) -> No
 def test_a_text_far_over_the_limit_is_not_encoded_to_its_end(codec: TextCodec, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    def encode(text: str) -> list[int]:
+    def encode(text: str, *, adds_special: bool = False) -> list[int]:
         sizes.append(len(text))
         return [5] * len(text)
 
@@ -100,8 +104,8 @@ def test_a_text_far_over_the_limit_is_not_encoded_to_its_end(codec: TextCodec, m
 
 
 def test_a_long_text_within_the_limit_is_encoded(codec: TextCodec) -> None:
-    ids = codec.encode_chat([{"role": "user", "content": "a" * 1_000_001}], 10_000_000)
-    assert len(ids) > 1000
+    prompt = codec.encode_chat([{"role": "user", "content": "a" * 1_000_001}], 10_000_000)
+    assert len(prompt.token_ids) > 1000
 
 
 def copy_nano(folder: Path, **changes: Any) -> Path:
@@ -117,10 +121,10 @@ def copy_nano(folder: Path, **changes: Any) -> Path:
 
 def test_messages_begin_where_the_template_says(codec: TextCodec) -> None:
     system = {"role": "system", "content": "Be brief."}
-    ids = codec.encode_chat([system, USER, {"role": "assistant", "content": "yes"}, USER])
+    ids = codec.encode_chat([system, USER, {"role": "assistant", "content": "yes"}, USER]).token_ids
     boundaries = codec.find_boundaries(ids)
     assert boundaries[0] == 0
-    parts = [codec._decode(ids[first:]) for first in boundaries]
+    parts = [codec.decode(ids[first:]) for first in boundaries]
     roles = [part.removeprefix("<|im_start|>").partition("\n")[0] for part in parts]
     assert roles == ["system", "user", "assistant", "user", "assistant"]
 
@@ -155,7 +159,7 @@ LOOP = (
 
 
 def test_a_template_that_loops_ends_as_the_requests_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_module, "RENDER_S", 0.05)
+    monkeypatch.setattr(template_module, "RENDER_S", 0.05)
     codec = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.update(chat_template=LOOP)))
     start_s = time.monotonic()
     with pytest.raises(InvalidRequest, match=r"in 0\.05 s of work; it may loop"):
@@ -166,7 +170,7 @@ def test_a_template_that_loops_ends_as_the_requests_fault(tmp_path: Path, monkey
 async def test_a_template_that_loops_leaves_its_thread_to_the_next(
     codec: TextCodec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizer_module, "RENDER_S", 0.05)
+    monkeypatch.setattr(template_module, "RENDER_S", 0.05)
     looping = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.update(chat_template=LOOP)))
     pool = TextPool(workers=1)
     answers = await asyncio.gather(
@@ -176,7 +180,7 @@ async def test_a_template_that_loops_leaves_its_thread_to_the_next(
         return_exceptions=True,
     )
     pool.close()
-    assert [type(answer) for answer in answers] == [InvalidRequest, InvalidRequest, list]
+    assert [type(answer) for answer in answers] == [InvalidRequest, InvalidRequest, EncodedPrompt]
 
 
 def test_tokens_are_spelled_in_bytes(codec: TextCodec) -> None:
@@ -200,7 +204,53 @@ def test_loading_opens_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert load_text_codec(copy_nano(tmp_path)).encode_chat([USER])
+    assert load_text_codec(copy_nano(tmp_path)).encode_chat([USER]).token_ids
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(CheckpointInvalid):
         load_text_codec(tmp_path)
+
+
+def test_a_plain_prompt_is_its_text_and_nothing_else(codec: TextCodec) -> None:
+    ids = codec.encode_text("def f(x):")
+    assert codec.decode(ids) == "def f(x):"
+    assert codec.count("def f(x):") == len(ids)
+    assert codec.encode_text("<|im_start|>user") == (1, *codec._encode("user"))
+
+
+def test_what_the_tokenizer_puts_before_any_text_is_put_before_a_plain_prompt(tmp_path: Path) -> None:
+    def begin_with_a_token(document: dict[str, Any]) -> None:
+        single = [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        token = {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}
+        document["post_processor"].update(single=single, special_tokens={"<|endoftext|>": token})
+
+    codec = load_text_codec(copy_nano(tmp_path, tokenizer=begin_with_a_token))
+    assert codec.encode_text("ab") == (0, *codec._encode("ab"))
+    assert codec.count("ab") == len(codec._encode("ab"))
+    assert codec.encode_chat([USER]).token_ids[0] == 1
+
+
+def test_a_plain_prompt_without_a_token_is_refused(codec: TextCodec) -> None:
+    with pytest.raises(InvalidRequest, match="empty") as told:
+        codec.encode_text("")
+    assert told.value.param == "prompt"
+
+
+def test_a_plain_prompt_far_over_the_limit_is_refused(codec: TextCodec) -> None:
+    with pytest.raises(ContextLengthExceeded, match="at least"):
+        codec.encode_text("word " * 250_000, 1000)
+
+
+def test_a_plain_prompt_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    codec = load_text_codec(copy_nano(tmp_path, config=lambda d: d["text_config"].update(vocab_size=100)))
+    with pytest.raises(InvalidRequest, match="the model does not") as told:
+        codec.encode_text("some words")
+    assert told.value.param == "prompt"
+
+
+def test_decoding_shows_special_tokens_and_refuses_ids_that_are_none(codec: TextCodec) -> None:
+    assert codec.decode([1, 2, 3]) == "<|im_start|><|im_end|><think>"
+    assert codec.decode([]) == ""
+    for wrong in (-1, codec.vocab_size, 10**30):
+        with pytest.raises(InvalidRequest, match=f"id {wrong}; the model's ids are 0 to 3071") as told:
+            codec.decode([1, wrong])
+        assert told.value.param == "tokens"

@@ -14,7 +14,6 @@ from server.api.generation.answering import Answering
 from server.api.generation.asked import Asked, Caller, ChatPrompt
 from server.api.generation.door import Opened
 from server.api.generation.sampling import list_stops
-from server.api.generation.thinking import build_template_kwargs
 
 
 class ChatEndpoint:
@@ -34,13 +33,12 @@ class ChatEndpoint:
 def build_asked(caller: Caller, body_bytes: int, chat: ChatBody) -> Asked:
     """What a chat request asks for. Raises InvalidRequest and UnsupportedParameter."""
     rule = read_tool_rule(chat.tool_choice, chat.parallel_tool_calls)
-    thinking = chat.wanted_thinking
-    kwargs = build_template_kwargs(thinking, chat.chat_template_kwargs or {})
+    turns, tools = normalise_messages(chat.messages), read_tools(chat.tools, rule)
     return Asked(
         caller=caller,
         body_bytes=body_bytes,
         model=chat.model,
-        prompt=ChatPrompt(normalise_messages(chat.messages), read_tools(chat.tools, rule), kwargs),
+        prompt=ChatPrompt(turns, tools, chat.wanted_thinking, chat.chat_template_kwargs or {}),
         is_streaming=chat.is_streaming,
         max_tokens=chat.asked_max_tokens,
         max_tokens_name=chat.max_tokens_name,
@@ -49,7 +47,6 @@ def build_asked(caller: Caller, body_bytes: int, chat: ChatBody) -> Asked:
         top_logprobs=chat.wanted_logprobs,
         tool_rule=rule,
         format=read_format(chat.response_format),
-        thought_tokens=thinking.budget_tokens,
     )
 
 

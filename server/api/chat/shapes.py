@@ -14,7 +14,7 @@ from server.api.generation.transcript import Call, Piece, Transcript
 from server.api.generation.usage import build_usage
 from server.api.sse import DONE, build_comment, build_frame
 from server.errors import HomebaseError
-from server.text.answer import CallBegun, CallDelta, Delta, TextDelta, ThoughtDelta
+from server.text.parts import CallBegun, CallDelta, Part, TextDelta, ThoughtDelta
 
 
 class ChatAnswer:
@@ -111,7 +111,7 @@ class ChatAnswer:
         return msgspec.json.encode(fields)
 
 
-def _build_delta(delta: Delta) -> dict[str, Any] | None:
+def _build_delta(delta: Part) -> dict[str, Any] | None:
     """A part as a chunk's delta; None for what this dialect does not say."""
     match delta:
         case TextDelta(text, _):

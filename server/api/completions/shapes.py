@@ -15,7 +15,7 @@ from server.api.generation.transcript import Piece
 from server.api.generation.usage import build_usage
 from server.api.sse import DONE, build_comment, build_frame
 from server.errors import HomebaseError
-from server.text.answer import TextDelta
+from server.text.parts import TextDelta
 
 
 class CompletionAnswer:

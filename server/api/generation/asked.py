@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from server.api.generation.sampling import SamplingFields
+from server.api.generation.thinking import Thinking
 from server.text.tools import Tool
 
 
@@ -27,8 +28,9 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     turns: Sequence[Mapping[str, Any]]
     """As templates take them; see `server.api.generation.turns`."""
     tools: tuple[Tool, ...] = ()
+    thinking: Thinking = Thinking()
     template_kwargs: Mapping[str, Any] = {}
-    """Switches of the template, such as `enable_thinking`."""
+    """Switches of the template that the client names itself; they win over what `thinking` means."""
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
@@ -77,5 +79,3 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """None: no log-probabilities at all."""
     tool_rule: ToolRule = ToolRule()
     format: Format = Format()
-    thought_tokens: int | None = None
-    """The most tokens of thought; None sets no limit."""

@@ -16,6 +16,7 @@ from server.admission.sessions import BodyFacts, Identity, identify
 from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
 from server.api.generation.plan import check_model, plan_max_tokens
+from server.api.generation.prompt import build_reader, build_sampling, encode_prompt
 from server.api.generation.reply import Reply
 from server.api.generation.stream_life import StreamLife
 from server.api.generation.turns import first_text
@@ -24,9 +25,8 @@ from server.engine.request import EngineRequest, Sampling
 from server.errors import ContextLengthExceeded, InvalidRequest, Refusal
 from server.events import Lane, Refused
 from server.snapshot import ModelView
-from server.text.answer import PlainReader
 from server.text.pool import TextPool
-from server.text.tokenizer import TextCodec
+from server.text.tokenizer import EncodedPrompt, TextCodec
 
 T = TypeVar("T")
 
@@ -64,6 +64,8 @@ class Prompt(msgspec.Struct, frozen=True):
     sampling: Sampling
     boundaries: tuple[int, ...]
     """Where its messages begin."""
+    opens_thought: bool
+    """True when the answer begins in a thought."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -104,9 +106,9 @@ class Door:
             self._count(refusal, knock, len(prompt.token_ids) if prompt else 0)
             raise
 
-    async def encode(self, asked: Asked) -> list[int]:
+    async def encode(self, asked: Asked) -> tuple[int, ...]:
         """The prompt's token ids, however many: no slot is taken. Raises as `open` does for one that cannot be made."""
-        return await self._encode(self._look_at(asked), self._services.text(), None)
+        return (await self._encode(self._look_at(asked), self._services.text(), None)).token_ids
 
     async def count(self, asked: Asked) -> int:
         """How many tokens the prompt has."""
@@ -116,8 +118,7 @@ class Door:
         """The text of token ids. Raises UnknownModel, InvalidRequest for an id out of range, Refusal while loading."""
         check_model(model, self._services.read_model())
         codec = self._services.text()
-        ids = _check_ids(token_ids, codec.vocab_size, "tokens")
-        return await self._pool.run(lambda: codec.decode(ids))
+        return await self._pool.run(lambda: codec.decode(token_ids))
 
     def _look_at(self, asked: Asked) -> Knock:
         model = self._services.read_model()
@@ -130,17 +131,18 @@ class Door:
 
     async def _tokenize(self, knock: Knock) -> Prompt:
         codec, asked, limit = self._services.text(), knock.asked, knock.model.effective_context_limit_tokens
-        sampling = asked.sampling.build_sampling(codec.vocab_size)
+        sampling = build_sampling(asked, codec)
         self._refuse_unread(knock, limit)
-        ids = await self._encode(knock, codec, limit)
+        encoded = await self._encode(knock, codec, limit)
+        ids = encoded.token_ids
         max_tokens = plan_max_tokens(len(ids), asked.max_tokens, asked.max_tokens_name, knock.model)
-        return Prompt(tuple(ids), max_tokens, sampling, codec.find_boundaries(ids))
+        return Prompt(ids, max_tokens, sampling, codec.find_boundaries(ids), encoded.opens_thought)
 
-    async def _encode(self, knock: Knock, codec: TextCodec, limit_tokens: int | None) -> list[int]:
-        prompt, request_id = knock.asked.prompt, knock.asked.caller.request_id
+    async def _encode(self, knock: Knock, codec: TextCodec, limit_tokens: int | None) -> EncodedPrompt:
+        asked, request_id = knock.asked, knock.asked.caller.request_id
         try:
             async with asyncio.timeout(ENCODE_S):
-                return await self._pool.run(lambda: _encode(codec, prompt, limit_tokens))
+                return await self._pool.run(lambda: encode_prompt(asked, codec, limit_tokens))
         except TimeoutError:
             told = (
                 f"No prompt could be made of these messages within {ENCODE_S:g} s; the model's chat template may loop."
@@ -171,7 +173,7 @@ class Door:
             undo.pop_all()
         reply = Reply(
             codec.build_detokenizer(),
-            PlainReader(),
+            build_reader(asked, codec, opens_thought=prompt.opens_thought),
             len(prompt.token_ids),
             stops=asked.stops,
             parallel_calls=asked.tool_rule.parallel,
@@ -219,24 +221,6 @@ class Door:
                 max_tokens=knock.asked.max_tokens,
             )
         )
-
-
-def _encode(codec: TextCodec, prompt: ChatPrompt | TextPrompt, limit_tokens: int | None) -> list[int]:
-    if isinstance(prompt, ChatPrompt):
-        return codec.encode_chat(prompt.turns, limit_tokens)
-    if prompt.token_ids is None:
-        return codec.encode_text(prompt.text, limit_tokens)
-    return _check_ids(prompt.token_ids, codec.vocab_size, "prompt")
-
-
-def _check_ids(token_ids: tuple[int, ...], vocab_size: int, param: str) -> list[int]:
-    wrong = next((token for token in token_ids if not 0 <= token < vocab_size), None)
-    if wrong is not None:
-        shown = f"{wrong:,}" if abs(wrong) < 2**63 else "a huge number"
-        raise InvalidRequest(
-            f"`{param}` holds the token id {shown}; ids go from 0 to {vocab_size - 1:,} here.", param=param
-        )
-    return list(token_ids)
 
 
 def _describe_text(prompt: ChatPrompt | TextPrompt) -> str:

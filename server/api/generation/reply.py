@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -11,8 +11,9 @@ from server.api.generation.scores import Scored, ScoreQueue
 from server.api.generation.transcript import Piece, Transcript
 from server.errors import StreamStopped
 from server.events import EngineEvent, PrefillAdvanced, SequenceEnded, TokenLogprob, TokensEmitted
-from server.text.answer import CallDelta, CallEnded, Delta, TextDelta, ThoughtDelta
+from server.text.answer import AnswerReader
 from server.text.detokenizer import Detokenizer
+from server.text.parts import CallDelta, CallEnded, Part, TextDelta, ThoughtDelta
 from server.text.stops import StopMatcher
 
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -30,23 +31,6 @@ class Usage(msgspec.Struct, frozen=True):
     """Those of the generated tokens that were thought, not answer."""
 
 
-class Reader(Protocol):
-    """Tells the parts of generated text apart; `server.text.answer` has them."""
-
-    @property
-    def is_thinking(self) -> bool:
-        """True while what comes is thought."""
-        ...
-
-    def feed(self, text: str) -> Sequence[Delta]:
-        """What a piece of text adds."""
-        ...
-
-    def finish(self) -> Sequence[Delta]:
-        """No text follows: what was held back."""
-        ...
-
-
 class Reply:
     """Folds one generation's events into an answer; ends with a finish reason.
 
@@ -57,7 +41,7 @@ class Reply:
     def __init__(
         self,
         detokenizer: Detokenizer,
-        reader: Reader,
+        reader: AnswerReader,
         prompt_tokens: int,
         *,
         stops: Sequence[str] = (),
@@ -118,16 +102,16 @@ class Reply:
         self._cached_tokens = max(self._cached_tokens, event.cached_tokens)
         self._prefill_done_tokens = event.done_tokens
 
-    def _show(self, deltas: Iterable[Delta]) -> list[Piece]:
+    def _show(self, deltas: Iterable[Part]) -> list[Piece]:
         """Pieces with their scores; what adds to the same text is one piece."""
         pieces = [Piece(delta, self._release_scores(delta)) for delta in _join(deltas)]
         self.transcript.add(pieces)
         return pieces
 
-    def _release_scores(self, delta: Delta) -> tuple[Scored, ...]:
+    def _release_scores(self, delta: Part) -> tuple[Scored, ...]:
         return self._scores.release(delta.start, len(delta.text)) if isinstance(delta, TextDelta) else ()
 
-    def _add_tokens(self, event: TokensEmitted) -> Iterator[Delta]:
+    def _add_tokens(self, event: TokensEmitted) -> Iterator[Part]:
         """The parts to be shown, token by token, up to a stop string or the last call that is allowed."""
         for index, token_id in enumerate(event.token_ids):
             self._completion_tokens += 1
@@ -141,7 +125,7 @@ class Reply:
     def _note_score(self, token_id: int, score: TokenLogprob | None, text: str) -> None:
         self._scores.add(token_id, None if self._detokenizer.hides(token_id) else score, text)
 
-    def _pass_on(self, deltas: Iterable[Delta]) -> Iterator[Delta]:
+    def _pass_on(self, deltas: Iterable[Part]) -> Iterator[Part]:
         for delta in deltas:
             if isinstance(delta, TextDelta):
                 yield from self._match_stops(delta)
@@ -152,7 +136,7 @@ class Reply:
             if self.finish_reason is not None:
                 return
 
-    def _match_stops(self, delta: TextDelta) -> Iterator[Delta]:
+    def _match_stops(self, delta: TextDelta) -> Iterator[Part]:
         start = self._held_from if self._stops.held_text else delta.start
         shown = self._stops.feed(delta.text)
         self._held_from = start + len(shown)
@@ -161,32 +145,32 @@ class Reply:
         if self._stops.matched is not None:
             self.finish_reason = "stop"
 
-    def _note_call(self, delta: Delta) -> None:
+    def _note_call(self, delta: Part) -> None:
         if isinstance(delta, CallEnded):
             self._has_calls = True
             if not self._parallel_calls:
                 self.finish_reason = "tool_calls"
 
-    def _release_text(self) -> Iterator[Delta]:
+    def _release_text(self) -> Iterator[Part]:
         """A stop string ends where text ends: what was held back is none."""
         text = self._stops.release()
         if text:
             yield TextDelta(text, self._held_from)
 
-    def _finish(self, event: SequenceEnded) -> Iterator[Delta]:
+    def _finish(self, event: SequenceEnded) -> Iterator[Part]:
         if event.outcome not in ("stop", "length"):
             raise StreamStopped("This stream was stopped at the server before it was complete.")
         yield from self._pass_on(self._reader.feed(self._detokenizer.finish()))
         if self.finish_reason is None:
-            yield from self._pass_on(self._reader.finish())
+            yield from self._pass_on(self._reader.finish(cut=event.outcome == "length"))
         if self.finish_reason is None:
             yield from self._release_text()
             self.finish_reason = "tool_calls" if self._has_calls and event.outcome == "stop" else event.outcome
 
 
-def _join(deltas: Iterable[Delta]) -> Iterator[Delta]:
+def _join(deltas: Iterable[Part]) -> Iterator[Part]:
     """Neighbouring pieces of one text, thought or call as one."""
-    last: Delta | None = None
+    last: Part | None = None
     for delta in deltas:
         joined = None if last is None else _add(last, delta)
         if joined is None and last is not None:
@@ -196,7 +180,7 @@ def _join(deltas: Iterable[Delta]) -> Iterator[Delta]:
         yield last
 
 
-def _add(first: Delta, second: Delta) -> Delta | None:
+def _add(first: Part, second: Part) -> Part | None:
     match first, second:
         case (TextDelta(text, start), TextDelta(more, at)) if start + len(text) == at:
             return TextDelta(text + more, start)

@@ -1,17 +1,15 @@
-"""How much the model shall think, from the several fields in which clients say it, to switches of the template."""
+"""How much the model shall think, from the several fields in which clients say it."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from server.api.decoding import show_value
 from server.errors import InvalidRequest
+from server.text.thinking import NEAREST_EFFORTS, NO_EFFORT
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-"""Of OpenAI's `reasoning_effort`; the model's template knows three of them."""
+EFFORTS = (NO_EFFORT, *NEAREST_EFFORTS)
+"""Of OpenAI's `reasoning_effort`; `server.text.thinking` has what each is for a template."""
 
 
 class Thinking(msgspec.Struct, frozen=True):
@@ -32,16 +30,3 @@ def read_effort(effort: str | None, param: str) -> str | None:
     raise InvalidRequest(
         f"`{param}` must be one of {allowed} or {EFFORTS[-1]}; {show_value(effort)} was given.", param=param
     )
-
-
-def build_template_kwargs(thinking: Thinking, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Switches for the template: those that the client gave itself win over what its other fields mean."""
-    switches: dict[str, Any] = {}
-    is_on = thinking.is_on
-    if thinking.effort is not None:
-        is_on = thinking.effort != "none" if is_on is None else is_on
-        if thinking.effort != "none":
-            switches["reasoning_effort"] = thinking.effort
-    if is_on is not None:
-        switches["enable_thinking"] = is_on
-    return {**switches, **given}

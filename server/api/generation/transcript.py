@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from server.api.generation.scores import Scored
-from server.text.answer import CallBegun, CallDelta, Delta, TextDelta, ThoughtDelta
+from server.text.parts import CallBegun, CallDelta, Part, TextDelta, ThoughtDelta
 
 
 class Piece(msgspec.Struct, frozen=True):
     """What an answer has grown by."""
 
-    delta: Delta
+    delta: Part
     scores: tuple[Scored, ...] = ()
     """Of the tokens that its text is made of, when the engine told them; only text has any."""
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from server.api.generation.turns import read_arguments
 from server.api.messages.thoughts import build_signature
-from server.text.answer import CallBegun, CallDelta, CallEnded, Delta, TextDelta, ThoughtDelta
+from server.text.parts import CallBegun, CallDelta, CallEnded, Part, TextDelta, ThoughtDelta
 
 Event = dict[str, Any]
 """One event of the dialect's stream, ready for JSON."""
@@ -52,7 +52,7 @@ class Blocks:
         self._open: OpenBlock | None = None
         self._blank = ""
 
-    def add(self, delta: Delta) -> Iterator[Event]:
+    def add(self, delta: Part) -> Iterator[Event]:
         """The events for what the answer has grown by."""
         match delta:
             case ThoughtDelta(text):

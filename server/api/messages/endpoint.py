@@ -12,7 +12,6 @@ from server.api.generation.answering import Answering
 from server.api.generation.asked import Asked, Caller, ChatPrompt, Format
 from server.api.generation.door import Opened
 from server.api.generation.sampling import list_stops
-from server.api.generation.thinking import build_template_kwargs
 from server.api.messages.conversation import build_turns
 from server.api.messages.shapes import MessageAnswer
 from server.api.messages.tools import read_format, read_tool_rule, read_tools
@@ -64,21 +63,19 @@ def build_asked(
     exceeds the model's whole context means all of it.
     """
     rule = read_tool_rule(given.tool_choice)
-    thinking = given.wanted_thinking
     turns = build_turns(given.system, given.messages, must_be_answered=is_answered)
-    kwargs = build_template_kwargs(thinking, given.chat_template_kwargs or {})
+    tools = read_tools(given.tools, rule)
     return Asked(
         caller=caller,
         body_bytes=body_bytes,
         model=given.model,
-        prompt=ChatPrompt(turns, read_tools(given.tools, rule), kwargs),
+        prompt=ChatPrompt(turns, tools, given.wanted_thinking, given.chat_template_kwargs or {}),
         is_streaming=given.is_streaming,
         max_tokens=_bound_max_tokens(given.max_tokens, context_limit_tokens),
         sampling=given,
         stops=list_stops(given.stop_sequences),
         tool_rule=rule,
         format=_read_format(given),
-        thought_tokens=thinking.budget_tokens,
     )
 
 

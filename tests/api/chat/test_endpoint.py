@@ -337,7 +337,7 @@ async def test_a_chat_template_without_end_is_given_up_and_costs_no_slot(
 ) -> None:
     over = threading.Event()
     monkeypatch.setattr(door, "ENCODE_S", 0.05)
-    monkeypatch.setattr(rig.codec, "encode_chat", lambda *_: over.wait(20))
+    monkeypatch.setattr(rig.codec, "encode_chat", lambda *_, **__: over.wait(20))
     try:
         answers = [await asyncio.wait_for(rig.post(chat_body()), 5) for _ in range(4)]
     finally:

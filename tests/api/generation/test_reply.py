@@ -16,15 +16,17 @@ from server.events import (
     TokenLogprob,
     TokensEmitted,
 )
-from server.text.answer import PlainReader, TextDelta
+from server.text.answer import AnswerReader
 from server.text.detokenizer import ByteDetokenizer
+from server.text.markup import NO_MARKUP
+from server.text.parts import TextDelta
 
 EOS = 256
 
 
 def build_reply(*stops: str) -> Reply:
     detokenizer = ByteDetokenizer([bytes([n]) for n in range(256)], frozenset({EOS}))
-    return Reply(detokenizer, PlainReader(), prompt_tokens=100, stops=stops)
+    return Reply(detokenizer, AnswerReader(NO_MARKUP), prompt_tokens=100, stops=stops)
 
 
 def text_of(pieces: Iterable[Piece]) -> str:
@@ -154,7 +156,7 @@ def test_scores_of_text_that_a_stop_string_cut_off_are_never_shown(size: int) ->
 
 def test_a_token_that_is_cut_in_its_middle_is_shown_with_its_score() -> None:
     words = [b"one", b" two|", b"three"]
-    reply = Reply(ByteDetokenizer(words, frozenset()), PlainReader(), prompt_tokens=1, stops=["|"])
+    reply = Reply(ByteDetokenizer(words, frozenset()), AnswerReader(NO_MARKUP), prompt_tokens=1, stops=["|"])
     (piece,) = reply.fold(TokensEmitted("r", (0, 1, 2), 0.0, logprobs=(TokenLogprob(-1.0),) * 3))
     assert text_of([piece]) == "one two"
     assert [entry.token_id for entry in piece.scores] == [0, 1]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
 import pytest
-
-from server.api.generation import door
-from server.api.generation.reply import Reply
-from server.text.answer import CallBegun, CallDelta, CallEnded, Delta, TextDelta, ThoughtDelta
 
 HI: Any = [{"role": "user", "content": "hi"}]
 TOOL: Any = {"name": "read", "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}}
@@ -21,36 +17,7 @@ def ask(**fields: Any) -> Any:
     return {"model": "nano", "max_tokens": 64, "messages": HI, **fields}
 
 
-PARTS: dict[str, Sequence[Delta]] = {
-    "thought": (ThoughtDelta("hm"),),
-    "text": (TextDelta("Let me look.", 0),),
-    "call": (CallBegun(0, "call_1", "read"), CallDelta(0, '{"path": '), CallDelta(0, '"a.py"}'), CallEnded(0)),
-    "cut": (CallBegun(0, "call_1", "read"), CallDelta(0, '{"path": "a')),
-}
-
-
-class ScriptedReader:
-    """Takes each generated line for the name of a part, so that a script can give any answer."""
-
-    is_thinking = False
-
-    def __init__(self) -> None:
-        self._line = ""
-
-    def feed(self, text: str) -> list[Delta]:
-        *lines, self._line = (self._line + text).split("\n")
-        return [delta for line in lines for delta in PARTS[line]]
-
-    def finish(self, **_: object) -> list[Delta]:
-        return []
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build_reply(detokenizer: Any, _: Any, *args: Any, **fields: Any) -> Reply:
-        return Reply(detokenizer, ScriptedReader(), *args, **fields)
-
-    monkeypatch.setattr(door, "Reply", build_reply)
+CALL = "<tool_call>\n<function=read>\n<parameter=path>\na.py\n</parameter>\n</function>\n</tool_call>"
 
 
 @pytest.fixture
@@ -87,12 +54,12 @@ async def test_it_streams_text_with_pings_in_between(rig: Any, client: anthropic
     assert message.stop_reason == "end_turn"
 
 
-@pytest.mark.usefixtures("parts")
+@pytest.mark.usefixtures("markup")
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
 async def test_a_tool_is_called_and_its_result_and_all_else_go_back(
     rig: Any, client: anthropic.AsyncAnthropic, speak: Any, display: Any
 ) -> None:
-    rig.engine.script = speak("thought\ntext\n", "call\n")
+    rig.engine.script = speak("<think>hm</think>Let me look.\n", CALL)
     asked: Any = {
         "model": "nano",
         "max_tokens": 999,
@@ -102,7 +69,8 @@ async def test_a_tool_is_called_and_its_result_and_all_else_go_back(
     whole = await client.messages.create(**asked, messages=HI)
     async with client.messages.stream(**asked, messages=HI) as stream:
         streamed = await stream.get_final_message()
-    assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in whole.content]
+    for block, same in zip(streamed.content, whole.content, strict=True):
+        assert {**block.to_dict(), "id": ""} == {**same.to_dict(), "id": ""}
     assert streamed.stop_reason == whole.stop_reason == "tool_use"
     assert [block.type for block in whole.content] == ["thinking", "text", "tool_use"]
     call = whole.content[2]
@@ -119,16 +87,16 @@ async def test_a_tool_is_called_and_its_result_and_all_else_go_back(
             "content": "Let me look.",
             "reasoning_content": "hm",
             "tool_calls": [
-                {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": {"path": "a.py"}}}
+                {"id": call.id, "type": "function", "function": {"name": "read", "arguments": {"path": "a.py"}}}
             ],
         },
-        {"role": "tool", "content": "x = 1", "tool_call_id": "call_1"},
+        {"role": "tool", "content": "x = 1", "tool_call_id": call.id},
     ]
 
 
-@pytest.mark.usefixtures("parts")
+@pytest.mark.usefixtures("markup")
 async def test_a_call_that_is_cut_breaks_no_stream(rig: Any, client: anthropic.AsyncAnthropic, speak: Any) -> None:
-    rig.engine.script = speak("cut\n", outcome="length")
+    rig.engine.script = speak(CALL[:60], outcome="length")
     async with client.messages.stream(**ask(tools=[TOOL])) as stream:
         message = await stream.get_final_message()
     assert message.stop_reason == "max_tokens"

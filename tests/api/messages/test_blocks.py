@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from server.api.messages.blocks import Blocks, Event
 from server.api.messages.thoughts import build_signature, read_signature
-from server.text.answer import CallBegun, CallDelta, CallEnded, Delta, TextDelta, ThoughtDelta
+from server.text.parts import CallBegun, CallDelta, CallEnded, Part, TextDelta, ThoughtDelta
 
 
 def text(content: str) -> TextDelta:
     return TextDelta(content, 0)
 
 
-def call(index: int, *arguments: str, ended: bool = True) -> list[Delta]:
+def call(index: int, *arguments: str, ended: bool = True) -> list[Part]:
     begun = CallBegun(index, f"call_{index}", "read")
     return [begun, *(CallDelta(index, piece) for piece in arguments), *([CallEnded(index)] if ended else [])]
 
 
-def fold(deltas: Sequence[Delta], *, hides_thoughts: bool = False) -> tuple[list[Event], list[dict[str, Any]]]:
+def fold(deltas: Sequence[Part], *, hides_thoughts: bool = False) -> tuple[list[Event], list[dict[str, Any]]]:
     blocks = Blocks(hides_thoughts=hides_thoughts)
     events = [event for delta in deltas for event in blocks.add(delta)]
     events += blocks.close()
@@ -105,19 +105,19 @@ def test_a_call_that_was_cut_is_an_object_all_the_same(cut: str) -> None:
 
 
 PIECES = st.text("ab \n", max_size=3)
-CALL: list[Delta] = [CallBegun(0, "c", "n"), CallDelta(0, '{"a": '), CallDelta(0, "1}"), CallEnded(0)]
+CALL: list[Part] = [CallBegun(0, "c", "n"), CallDelta(0, '{"a": '), CallDelta(0, "1}"), CallEnded(0)]
 
 
-def _as_thought(said: str) -> list[Delta]:
+def _as_thought(said: str) -> list[Part]:
     return [ThoughtDelta(said)]
 
 
-def _as_text(said: str) -> list[Delta]:
+def _as_text(said: str) -> list[Part]:
     return [text(said)]
 
 
 @given(st.lists(PIECES.map(_as_thought) | PIECES.map(_as_text) | st.just(CALL), max_size=12), st.booleans())
-def test_the_stream_and_the_whole_answer_say_the_same(parts: list[list[Delta]], hides_thoughts: bool) -> None:
+def test_the_stream_and_the_whole_answer_say_the_same(parts: list[list[Part]], hides_thoughts: bool) -> None:
     events, content = fold([delta for part in parts for delta in part], hides_thoughts=hides_thoughts)
     for streamed, whole in zip(collect(events), content, strict=True):
         arguments = streamed.pop("json")

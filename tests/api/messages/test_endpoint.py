@@ -12,6 +12,7 @@ import pytest
 
 from server.admission.wording import build_loading_refusal
 from server.api.generation.asked import ChatPrompt, Format, ToolRule
+from server.api.generation.thinking import Thinking
 from server.api.messages.endpoint import build_asked
 from server.api.messages.wire import decode_messages
 from server.engine.request import Sampling
@@ -91,21 +92,17 @@ def test_the_rest_of_what_was_asked_is_handed_on() -> None:
     )
     assert isinstance(asked.prompt, ChatPrompt)
     assert [tool.name for tool in asked.prompt.tools] == ["grep"]
-    assert asked.prompt.template_kwargs == {
-        "enable_thinking": True,
-        "reasoning_effort": "low",
-        "preserve_thinking": False,
-    }
+    assert asked.prompt.template_kwargs == {"preserve_thinking": False}
+    assert asked.prompt.thinking == Thinking(True, "low", 2000)
     assert asked.stops == ("\nHuman:",)
     assert asked.tool_rule == ToolRule("required", parallel=False)
     assert asked.format == Format("json_schema", schema, "output_config.format.schema")
-    assert asked.thought_tokens == 2000
 
 
 def test_nothing_said_is_nothing_asked() -> None:
     asked = ask()
     assert (asked.prompt.tools, asked.prompt.template_kwargs, asked.stops) == ((), {}, ())
-    assert (asked.tool_rule, asked.format, asked.thought_tokens) == (ToolRule(), Format(), None)
+    assert (asked.tool_rule, asked.format, asked.prompt.thinking) == (ToolRule(), Format(), Thinking())
 
 
 def test_the_older_name_of_the_format_is_taken_too() -> None:
@@ -197,7 +194,7 @@ async def test_while_the_model_loads_everything_is_refused_for_now(rig: Any, pos
         def vocab_size(self) -> int:
             raise build_loading_refusal()
 
-        def encode_chat(self, *_: Any) -> list[int]:
+        def encode_chat(self, *_: Any, **__: Any) -> list[int]:
             raise build_loading_refusal()
 
     rig.codec = Loading()

@@ -14,11 +14,13 @@ from server.api.generation.transcript import Piece
 from server.api.messages.shapes import PING, MessageAnswer
 from server.errors import EngineDead, HomebaseError, SequenceFailed, StreamStopped
 from server.events import PrefillAdvanced, SequenceEnded, TokensEmitted
-from server.text.answer import CallBegun, CallDelta, CallEnded, Delta, PlainReader, TextDelta, ThoughtDelta
+from server.text.answer import AnswerReader
 from server.text.detokenizer import ByteDetokenizer
+from server.text.markup import NO_MARKUP
+from server.text.parts import CallBegun, CallDelta, CallEnded, Part, TextDelta, ThoughtDelta
 
 LIMIT = 100
-ANSWER: tuple[Delta, ...] = (
+ANSWER: tuple[Part, ...] = (
     ThoughtDelta("hm"),
     TextDelta("Let me look.", 0),
     CallBegun(0, "call_1", "read"),
@@ -61,7 +63,7 @@ def check_events(data: bytes) -> list[dict[str, Any]]:
 def build_reply(said: bytes = b"", outcome: Any = "stop", *, stops: tuple[str, ...] = (), cached: int = 0) -> Reply:
     """A reply to a prompt of 40 tokens that has ended."""
     detokenizer = ByteDetokenizer([bytes([n]) for n in range(256)], frozenset())
-    reply = Reply(detokenizer, PlainReader(), 40, stops=stops)
+    reply = Reply(detokenizer, AnswerReader(NO_MARKUP), 40, stops=stops)
     reply.fold(PrefillAdvanced("r", 40, 40 - cached, 0.1, cached_tokens=cached))
     reply.fold(TokensEmitted("r", tuple(said), 0.0))
     if reply.finish_reason is None:
@@ -73,7 +75,7 @@ def build_answer(**fields: Any) -> MessageAnswer:
     return MessageAnswer("req-1", "nano", 40, LIMIT, **fields)
 
 
-def pieces(*deltas: Delta) -> list[Piece]:
+def pieces(*deltas: Part) -> list[Piece]:
     return [Piece(delta) for delta in deltas]
 
 
