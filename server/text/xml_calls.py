@@ -76,16 +76,14 @@ def _read_parameters(tape: Tape, writer: ArgumentWriter, end: str) -> Reading:
         tape.take(PARAMETER)
         name = yield from _read_name(tape)
         value = writer.open(name)
-        ended_by = yield from _read_value(tape, value, end)
-        if not ended_by:
+        is_whole = yield from _read_value(tape, value, end)
+        if not is_whole:
             return False
         yield from value.close()
-        if ended_by == FUNCTION_END:
-            return True
 
 
-def _read_value(tape: Tape, value: Value, end: str) -> Generator[CallDelta | None, None, str]:
-    """Pass a value on up to the marker that ends it, which is the result; empty when the text is over before that.
+def _read_value(tape: Tape, value: Value, end: str) -> Generator[CallDelta | None, None, bool]:
+    """Pass a value on up to its end, with the marker that ends it. The result: it is complete.
 
     A marker counts by what follows it. So a value may contain all of them, as a file about such calls does, unless
     it contains the end of one parameter and the beginning of the next.
@@ -94,18 +92,18 @@ def _read_value(tape: Tape, value: Value, end: str) -> Generator[CallDelta | Non
     while True:
         text, marker = tape.take_before(*follows)
         if tape.is_cut:
-            return ""
+            return False
         yield from value.add(text)
         if marker is None:
             if tape.is_closed:
-                return ""
+                return False
             yield None
             continue
         tape.take(marker)
         blank = yield from collect_run(tape, "blank")
         is_end = yield from wait_for_front(tape, *follows[marker])
         if is_end:
-            return "" if tape.is_cut else marker
+            return not tape.is_cut
         yield from value.add(marker + blank)
 
 

@@ -186,6 +186,13 @@ def test_a_call_that_is_cut_anywhere_stays_begun_and_never_ends(read: Any, at: i
         assert answer.text == (WHOLE[:size] if size < len("<tool_call>") else "")
 
 
+def test_nothing_is_added_to_a_call_that_is_cut(tool: Any) -> None:
+    for size in range(WHOLE.index("write>") + 6, len(WHOLE)):
+        reader = begin([tool("write", path={"type": "string"}, lines={"type": "integer"})])
+        reader.feed(WHOLE[:size])
+        assert reader.finish(cut=True) == []
+
+
 @pytest.mark.parametrize("at", SIZES)
 @pytest.mark.parametrize("size", [WHOLE.index(".py"), WHOLE.index("\n</parameter>"), WHOLE.index("nes>")])
 def test_a_call_that_the_model_itself_leaves_in_the_middle_never_ends(read: Any, at: int | None, size: int) -> None:
