@@ -1,7 +1,9 @@
 """Calls of a client's tools as a grammar, in the two forms that models were trained to write them. Pure.
 
 What JSON schema has and llguidance has not is left aside in a tool's parameters: an agent sends the same tools with
-each request, and one keyword of one of them should not cost it all of them.
+each request, and one keyword of one of them should not cost it all of them. A regular expression that llguidance cannot
+read (look-around) is no keyword, and is refused. In the XML form a value that is JSON may have `</parameter>` inside of
+a string, which a parser of that form may take for its end: JSON has no way to forbid a word.
 """
 
 from __future__ import annotations

@@ -154,10 +154,12 @@ class StagedGuide:
 
 
 class GuideBuilder:
-    """Builds guides for one checkpoint's vocabulary. Its methods may be called from any thread."""
+    """Builds guides for one checkpoint's vocabulary. Its methods may be called from any thread.
+
+    `backend` is a `tokenizers.Tokenizer`; None where a checkpoint has another kind, which takes no grammar.
+    """
 
     def __init__(self, backend: Any, vocab_size: int, stop_ids: frozenset[int]) -> None:
-        """`backend` is a `tokenizers.Tokenizer`; None where a checkpoint has another kind, which takes no grammar."""
         self._backend = backend
         self._vocab_size = vocab_size
         self._stop_ids = sorted(token for token in stop_ids if token < vocab_size)

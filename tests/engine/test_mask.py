@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from server.engine.depth import Belief
 from server.engine.guide import MaskRow, allows
 from server.engine.mask import Mask
 from server.engine.request import EngineRequest, Sampling
@@ -130,6 +131,18 @@ def test_drafts_that_may_not_come_are_not_verified_and_count_as_rejected(table: 
     verified = sum(rows - 1 for (rows,) in guided.model.passes[1:] if rows <= 5)
     assert verified < drafted
     assert all(e.accepted_tokens <= e.drafted_tokens for e in guided.emissions("a"))
+
+
+def test_the_depth_learns_from_drafts_that_may_not_come(table: TableMaker, ask: RequestMaker) -> None:
+    guided = table(4, wrong_one_in=0)
+    guided.add(guide(ask("a", 5, 200)))
+    for _ in range(30):
+        guided.step()
+    belief = Belief()
+    for emission in guided.emissions("a")[1:]:
+        belief = belief.learn(emission.drafted_tokens, emission.accepted_tokens)
+    assert guided.runner._sequences["a"].drafter.belief == belief
+    assert belief.rate(2) < 0.7
 
 
 def test_no_bias_lifts_a_forbidden_token(table: TableMaker, ask: RequestMaker) -> None:
