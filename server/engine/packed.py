@@ -19,6 +19,8 @@ class Part(msgspec.Struct, frozen=True):
 
     sequence: Sequence
     turn: Turn
+    proposed_tokens: int
+    """Drafts of the head, those among them that may not come and so are not verified."""
     drafted: tuple[int, ...]
     segment: Segment
     before: object
@@ -37,11 +39,13 @@ class Ran(msgspec.Struct, frozen=True):
     """One for each of `drawn` when they were asked for."""
 
 
-def build_part(sequence: Sequence, turn: Turn, drafted: tuple[int, ...]) -> Part:
-    """A turn with what it needs to run and to be taken back."""
+def build_part(sequence: Sequence, turn: Turn, proposed: tuple[int, ...]) -> Part:
+    """A turn with what it needs to run and to be taken back, of the proposed drafts those that may come."""
+    drafted = sequence.cut_at_forbidden(proposed)
     token_ids = sequence.inputs(turn, drafted)
     rows = "all" if drafted else "last" if sequence.completes_prompt(turn) else "none"
-    return Part(sequence, turn, drafted, Segment(sequence.state, token_ids, rows), sequence.state.checkpoint())
+    segment = Segment(sequence.state, token_ids, rows)
+    return Part(sequence, turn, len(proposed), drafted, segment, sequence.state.checkpoint())
 
 
 def run_pass(model: ServedModel, parts: Items[Part]) -> list[Ran]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from server.engine.guide import Guide
+
 
 class Sampling(msgspec.Struct, frozen=True):
     """How the next token is drawn. Ranges are checked by `server.api.generation.sampling` before a request is built."""
@@ -46,3 +48,5 @@ class EngineRequest(msgspec.Struct, frozen=True):
     """None: no log-probabilities; else each token's is told, beside those of the 0..20 most likely ones."""
     boundaries: tuple[int, ...] = ()
     """Where in the prompt its messages begin, ascending; the prefix cache takes points there."""
+    guide: Guide | None = None
+    """Holds the answer to a form. It remembers what was emitted, so each request has its own."""

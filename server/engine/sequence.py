@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from server.engine.drafter import Drafter, MtpSetting
 from server.engine.drafting import DraftTrail
 from server.engine.logprobs import measure_logprobs
+from server.engine.mask import Mask
 from server.engine.request import EngineRequest
 from server.engine.sampler import Drawn, TokenSampler
 from server.engine.scheduler import Need, Turn
@@ -27,6 +28,7 @@ class Sequence:
         self.request = request
         self._sampler = TokenSampler(request.sampling, vocab_size)
         self._shaper = build_shaper(request.sampling, request.prompt_ids, vocab_size)
+        self._mask = None if request.guide is None else Mask(request.guide, vocab_size)
         self.drafter = Drafter()
         self.prefilled_tokens = 0
         """Prompt tokens in the state."""
@@ -121,18 +123,31 @@ class Sequence:
         """Whether the prompt is all in the state after this turn, so that a token can be drawn."""
         return turn.prefill_tokens >= self.prompt_tokens_left
 
+    def look_ahead(self) -> None:
+        """Find what may come next, before anything is drawn. Raises SequenceFailed when nothing may."""
+        if self._mask is not None:
+            self._mask.look()
+
+    def cut_at_forbidden(self, drafted: tuple[int, ...]) -> tuple[int, ...]:
+        """Drafts up to the first that may not come."""
+        return drafted if self._mask is None or not drafted else drafted[: self._mask.look(drafted)]
+
     def draw(self, logits: mx.array, drafted: Items[int]) -> Drawn:
         """The tokens after the newest one and after each draft, from the model's logits (1 + drafts, V). Lazy."""
-        drawn = self._sampler.draw(self._shape(logits, drafted), self.emitted_tokens)
+        shaped = self._shape(logits, drafted)
+        drawn = self._sampler.draw(shaped if self._mask is None else self._mask.apply(shaped), self.emitted_tokens)
         top = self.request.top_logprobs
         return drawn if top is None else replace(drawn, logprobs=measure_logprobs(logits, drawn.tokens, top))
 
     def draw_draft(self, logits: mx.array, drafted: Items[mx.array]) -> mx.array:
         """The draft after those of this round, from the head's logits (1, V), by the dice of the token it stands for.
 
-        It is shaped as the model's own choice will be, or it would seldom be the same.
+        It is shaped as the model's own choice will be, or it would seldom be the same. What may come after a draft is
+        not known before it is read, so only the first is held to what may.
         """
-        return self._sampler.draw(self._shape(logits, drafted), self.emitted_tokens + len(drafted)).tokens
+        shaped = self._shape(logits, drafted)
+        shaped = shaped if self._mask is None or drafted else self._mask.apply(shaped)
+        return self._sampler.draw(shaped, self.emitted_tokens + len(drafted)).tokens
 
     def _shape(self, logits: mx.array, drafted: Items[int] | Items[mx.array]) -> mx.array:
         return logits if self._shaper is None else self._shaper.shape(logits, drafted)
@@ -168,6 +183,8 @@ class Sequence:
             self._emitted_ids.append(token)
             if self._shaper is not None:
                 self._shaper.note(token)
+            if self._mask is not None:
+                self._mask.take(token)
             if token in self.request.stop_ids:
                 return tuple(drawn[:count]), "stop"
         return tuple(drawn), "length" if self.emitted_tokens >= self.request.max_tokens else None

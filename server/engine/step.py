@@ -113,7 +113,8 @@ class StepRunner:
         jobs = self._build_jobs(turns)
         waiting_rows = sum(job.trail.waiting_rows for job in jobs.values())
         drafts = self._draft(jobs)
-        parts = [build_part(self._sequences[turn.request_id], turn, drafts.get(turn.request_id, ())) for turn in turns]
+        built = (self._build_part(turn, drafts.get(turn.request_id, ()), events) for turn in turns)
+        parts = [part for part in built if part is not None]
         load = _measure(parts, jobs.values(), waiting_rows)
         rans = run_together(parts, lambda some: run_pass(self._model, some), take_back)
         seconds = time.monotonic() - began_s
@@ -122,11 +123,11 @@ class StepRunner:
         events.extend(self._tell_drafting(parts))
         events.extend(self._begin_states(parts))
         now_s = time.monotonic()
-        if turns:
+        if parts:
             self._costs.observe(load, now_s - began_s)
         self._decode_steps[load.sequences] += 1
         emitted = [len(event.token_ids) for event in events if isinstance(event, TokensEmitted)]
-        done = StepDone(now_s, now_s - began_s, load.prefill_tokens, sum(emitted), len(turns), len(emitted))
+        done = StepDone(now_s, now_s - began_s, load.prefill_tokens, sum(emitted), len(parts), len(emitted))
         return (done, *events)
 
     def _plan(self, policy: EnginePolicy, events: list[EngineEvent]) -> tuple[Turn, ...]:
@@ -143,9 +144,12 @@ class StepRunner:
         return plan_step(hold_back([each.need for each in sequences], shares), limits)
 
     def _open(self, turn: Turn, policy: EnginePolicy, events: list[EngineEvent]) -> bool:
-        """Make sure that a sequence has its state; False when that fails, which ends it."""
+        """Make sure that a sequence has its state, and knows what it may draw; False when that fails, which ends it."""
+        sequence = self._sequences[turn.request_id]
         try:
-            self._sequences[turn.request_id].open(self._model, policy.mtp)
+            sequence.open(self._model, policy.mtp)
+            if sequence.completes_prompt(turn):
+                sequence.look_ahead()
         except Exception as error:
             events.append(self._end(turn.request_id, "failed", _explain(turn.request_id, error)))
             return False
@@ -176,6 +180,14 @@ class StepRunner:
                 drafts[request_id] = result
         return drafts
 
+    def _build_part(self, turn: Turn, proposed: tuple[int, ...], events: list[EngineEvent]) -> Part | None:
+        """A turn's part in the pass; None when its drafts cannot be looked at, which ends it."""
+        try:
+            return build_part(self._sequences[turn.request_id], turn, proposed)
+        except Exception as error:
+            events.append(self._end(turn.request_id, "failed", _explain(turn.request_id, error)))
+            return None
+
     def _settle_alone(self, part: Part, ran: Ran | Exception, seconds: float) -> list[EngineEvent]:
         """Settle a part; a state that cannot be cut back ends its sequence and no other."""
         try:
@@ -200,15 +212,15 @@ class StepRunner:
         if part.turn.prefill_tokens:
             events.append(self._record_chunk(sequence, part.turn.prefill_tokens, seconds))
         else:
-            sequence.drafter.learn(len(part.drafted), len(drawn) - 1)
-        return [*events, *self._emit(sequence, part.drafted, drawn, ran.logprobs)] if drawn else events
+            sequence.drafter.learn(part.proposed_tokens, len(drawn) - 1)
+        return [*events, *self._emit(sequence, part.proposed_tokens, drawn, ran.logprobs)] if drawn else events
 
     def _emit(
-        self, sequence: Sequence, drafted: Items[int], drawn: Items[int], logprobs: Items[TokenLogprob]
+        self, sequence: Sequence, drafted_tokens: int, drawn: Items[int], logprobs: Items[TokenLogprob]
     ) -> list[EngineEvent]:
         token_ids, outcome = sequence.advance_tokens(drawn)
         told = tuple(logprobs[: len(token_ids)])
-        emitted = TokensEmitted(sequence.request.id, token_ids, time.monotonic(), len(drafted), len(drawn) - 1, told)
+        emitted = TokensEmitted(sequence.request.id, token_ids, time.monotonic(), drafted_tokens, len(drawn) - 1, told)
         return [emitted] if outcome is None else [emitted, self._end(sequence.request.id, outcome)]
 
     def _begin_states(self, parts: Items[Part]) -> list[EngineEvent]:

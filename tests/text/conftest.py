@@ -1,25 +1,34 @@
-"""Answers read in any pieces, and what their parts say together."""
+"""Answers read in any pieces, what their parts say together; grammars and guides with nano's vocabulary."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 from mlx_lm.tool_parsers import json_tools, qwen3_coder
+from tokenizers import Tokenizer
 
+import server.text.tokenizer as tokenizer_module
 from server.text.answer import AnswerReader
+from server.text.grammar import Grammar
+from server.text.guide import GuideBuilder
 from server.text.markup import Markers, Markup
 from server.text.parts import CallBegun, CallDelta, CallEnded, Part, TextDelta, ThoughtDelta
 from server.text.tools import Tool
 
+NANO = Path(tokenizer_module.__file__).parents[1] / "models" / "nano"
 THINK = Markers("<think>", "</think>")
 CALL = Markers("<tool_call>", "</tool_call>")
 XML = Markup(THINK, CALL, "qwen_xml", qwen3_coder.parse_tool_call)
 JSON = Markup(THINK, CALL, "json", json_tools.parse_tool_call)
+
+Accepts = Callable[[Grammar, str], bool]
 
 
 class ReadCall(msgspec.Struct):
@@ -120,3 +129,29 @@ def tool() -> Callable[..., Tool]:
 @pytest.fixture(scope="session")
 def json_markup() -> Markup:
     return JSON
+
+
+@pytest.fixture(scope="session")
+def accepts() -> Accepts:
+    """Whether a text is one of a grammar's, whole; names of special tokens in it stand for those."""
+    vocabulary = LLTokenizer((NANO / "tokenizer.json").read_text(), n_vocab=3072, eos_token=[2, 0])
+
+    def check(grammar: Grammar, text: str) -> bool:
+        matcher = LLMatcher(vocabulary, grammar.text, log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        ids = vocabulary.tokenize_str(text, parse_special=True)
+        return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def backend() -> Tokenizer:
+    """Nano's."""
+    return Tokenizer.from_file(str(NANO / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def builder(backend: Tokenizer) -> GuideBuilder:
+    """For nano."""
+    return GuideBuilder(backend, 3072, frozenset({0, 2}))

@@ -1,0 +1,71 @@
+"""One answer's place in its grammar, on llguidance: what may come next there, forward and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from llguidance import LLMatcher
+
+from server.engine.guide import MaskRow
+
+PLACE = re.compile(r"^(?:at )?(\d+)\(\d+\): ")
+"""Line and column of the grammar, where llguidance's errors begin with them."""
+
+
+class MatchFault(Exception):
+    """The grammar cannot be followed any further from here; the matcher is of no more use."""
+
+
+class GrammarMatcher:
+    """Follows a grammar. After a MatchFault only `restart` helps: llguidance never leaves that state."""
+
+    def __init__(self, build: Callable[[], LLMatcher], words: int) -> None:
+        self._build = build
+        self._words = words
+        self._matcher = build()
+        self._taken: list[int] = []
+
+    def read_row(self) -> MaskRow:
+        """What may come next; the ids that end an answer among it, where it may end."""
+        row = np.zeros(self._words, np.uint32)
+        self._check()
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._check()
+        return row
+
+    def take(self, token: int) -> None:
+        """Go on by a token."""
+        self._matcher.consume_token(token)
+        self._check()
+        self._taken.append(token)
+
+    def go_back(self, tokens: int) -> None:
+        """Forget so many of the newest tokens."""
+        if tokens:
+            self._matcher.rollback(tokens)
+            self._check()
+            del self._taken[-tokens:]
+
+    def restart(self, tokens: int) -> None:
+        """Follow the grammar from the start again, up to so many of the newest tokens fewer."""
+        if tokens:
+            del self._taken[-tokens:]
+        self._matcher = self._build()
+        self._matcher.consume_tokens(self._taken)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise MatchFault(_name_fault(self._matcher.get_error()))
+
+
+def _name_fault(error: str) -> str:
+    return "no text satisfies it" if error.startswith("NoExtension") else error
+
+
+def shorten_fault(error: str) -> str:
+    """The first line of what llguidance says, without the place in the grammar."""
+    first = PLACE.sub("", error.strip().partition("\n")[0])
+    return first.removeprefix("failed to compile JSON schema: ").rstrip(".")[:200]
