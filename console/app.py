@@ -244,7 +244,7 @@ class HomebaseApp(App[None]):
     def curl(self) -> str:
         """A command that streams from this server."""
         snapshot = self.source.snapshot()
-        asks_key = bool(self.source.policy().policy.server.api_key)
+        asks_key = self.source.policy().policy.server.wants_key
         return "\n".join(curl_example(base_url(snapshot.host, snapshot.port), snapshot.model.id, asks_key))
 
     def action_copy_curl(self) -> None:

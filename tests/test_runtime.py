@@ -468,13 +468,25 @@ def test_an_open_address_without_a_key_is_warned_of(
     tmp_path: Path, model: SteppedModel, caplog: pytest.LogCaptureFixture
 ):
     rig = Rig(tmp_path, model)
-    rig.config.write_text('[server]\nhost = "0.0.0.0"\n')
+    rig.config.write_text('[server]\nhost = "0.0.0.0"\nallow_unauthenticated = true\n')
     try:
         rig.start()
-        assert any("api_key" in record.message for record in caplog.records if record.levelname == "WARNING")
-        assert any("api_key" in warning for warning in rig.source.policy().warnings)
+        told = [r.message for r in caplog.records if r.levelname == "WARNING" and "without any key" in r.message]
+        assert len(told) == 1
+        assert rig.source.policy().warnings == tuple(told)
+        assert rig.source.snapshot().answers_strangers
     finally:
         rig.close()
+
+
+def test_an_open_address_without_a_key_is_not_bound(tmp_path: Path, model: SteppedModel):
+    rig = Rig(tmp_path, model)
+    rig.config.write_text('[server]\nhost = "0.0.0.0"\n')
+    with pytest.raises(PolicyInvalid, match=r"allow_unauthenticated = true"):
+        rig.start()
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", rig.port))
+    rig.close()
 
 
 def test_idle_snapshots_are_cheap(rig: Rig):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator
 from typing import cast
@@ -11,11 +12,21 @@ from quart import Quart, Request, Response, g, request
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 
+from server.access import KeySource
 from server.api.body import LIMIT_BYTES, BoundedBody, drain_body, read_body
+from server.api.cancel import add_cancel
 from server.api.chat import Caller, ChatEndpoint
 from server.api.failures import Failure, build_failure, internal_error
 from server.api.front import FrontedQuart
-from server.api.guard import check_host, check_key, check_origin, preflight_headers, read_bearer
+from server.api.guard import (
+    check_head,
+    check_host,
+    check_key,
+    check_origin,
+    preflight_headers,
+    read_authority,
+    read_keys,
+)
 from server.api.health import add_health
 from server.api.homebase import add_homebase
 from server.api.models import add_models
@@ -51,6 +62,7 @@ def build_app(services: Services) -> Quart:
     _add_guard(app, services)
     _add_error_answers(app, services)
     _add_chat(app, services)
+    add_cancel(app, services)
     add_models(app, services)
     add_health(app, services)
     add_homebase(app, services)
@@ -79,9 +91,14 @@ def _read_caller() -> Caller:
     return Caller(
         request_id=g.request_id,
         headers={name.lower(): _read_header(value) for name, value in request.headers.items()},
-        api_key=read_bearer(request.headers.get("authorization")),
+        api_key="" if g.key_name else next(iter(_read_keys()), ""),
         peer=peer[0] if peer else "",
+        key_name=g.key_name,
     )
+
+
+def _read_keys() -> tuple[str, ...]:
+    return read_keys(request.headers.get("authorization"), request.headers.get("x-api-key"))
 
 
 def _read_header(value: str) -> str:
@@ -95,17 +112,21 @@ def _read_header(value: str) -> str:
 def _add_guard(app: Quart, services: Services) -> None:
     # The address that the server was started with: a later edit of it changes nothing until the next start.
     bound_host = services.read_policy().server.host
+    keys = KeySource(os.environ)
 
     async def check_caller() -> Response | None:
-        g.request_id, g.cors = f"req-{secrets.token_hex(6)}", {}
+        g.request_id, g.key_name, g.cors = f"req-{secrets.token_hex(6)}", "", {}
         policy, headers = services.read_policy().server, request.headers
+        check_head(headers.items())
         host = headers.get("host", "")
         check_host(host, bound_host)
-        g.cors = check_origin(headers.get("origin"), host, policy.allowed_origins)
+        check_host(read_authority(request.scope.get("raw_path", b"")), bound_host)
+        for origin in headers.getlist("origin"):
+            g.cors = check_origin(origin, host, policy.allowed_origins)
         if request.method == "OPTIONS" and g.cors and "access-control-request-method" in headers:
             return Response(b"", status=204, headers=preflight_headers(headers.get("access-control-request-headers")))
         if request.method != "OPTIONS":
-            check_key(headers.get("authorization"), policy.api_key)
+            g.key_name = check_key(_read_keys(), keys.read(policy), policy, bound_host)
         return None
 
     async def sign_response(response: Response) -> Response:
@@ -155,7 +176,8 @@ def _translate(error: HTTPException) -> HomebaseError:
         case NotFound():
             return RouteNotFound(
                 f"There is nothing at {path}. This server answers POST /v1/chat/completions, GET /v1/models, "
-                "GET /v1/models/{id}, GET /health, GET /ready and GET /homebase/snapshot."
+                "GET /v1/models/{id}, POST /v1/requests/{id}/cancel, GET /health, GET /ready and "
+                "GET /homebase/snapshot."
             )
         case WrongMethod():
             allowed = tuple(sorted(error.valid_methods or ()))

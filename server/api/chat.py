@@ -52,7 +52,10 @@ class Caller(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     """Names in lower case."""
     api_key: str
+    """What it carries as a key where none is asked for; that tells conversations apart. Else empty."""
     peer: str
+    key_name: str = ""
+    """Of the key that it carries; empty when none is asked for."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
@@ -116,7 +119,9 @@ class ChatEndpoint:
         model = self._services.read_model()
         check_model(chat.model, model)
         turns = normalise_messages(chat.messages)
-        facts = BodyFacts(first_text(turns, "system"), first_text(turns, "user"), caller.api_key, caller.peer)
+        facts = BodyFacts(
+            first_text(turns, "system"), first_text(turns, "user"), caller.api_key, caller.peer, caller.key_name
+        )
         return ChatRequest(caller, len(body), chat, turns, identify(caller.headers, facts), model)
 
     async def _open(self, request: ChatRequest) -> StreamLife:
@@ -179,6 +184,7 @@ class ChatEndpoint:
             parent_session=identity.parent_session,
             lane=identity.lane,
             client=identity.client,
+            key=identity.key,
             model=model.id,
             prompt_tokens=len(prompt.token_ids),
             cached_tokens=0,

@@ -57,6 +57,7 @@ class StreamObserver(Protocol):
         max_tokens: int,
         context_limit_tokens: int,
         streaming: bool,
+        key: str = "",
     ) -> None:
         """A request was admitted and is with the engine."""
         ...
@@ -84,3 +85,5 @@ class Services:
     dispatcher: Callable[[], StreamDispatcher]
     telemetry: StreamObserver
     build_snapshot: Callable[[], Snapshot]
+    stop_stream: Callable[[str, str], bool]
+    """Ends one stream; takes its id and by whom, for the log; False when it is already over."""

@@ -187,6 +187,14 @@ class Rig:
     def ends(self) -> list[StreamEnded]:
         return [entry.notice for entry in self.ring.after(0) if isinstance(entry.notice, StreamEnded)]
 
+    def stop_stream(self, stream_id: str) -> bool:
+        dispatcher = self.engine.dispatcher
+        assert dispatcher is not None
+        if stream_id not in dispatcher.open_ids:
+            return False
+        dispatcher.cancel(stream_id)
+        return True
+
     def build_snapshot(self) -> Snapshot:
         return self.telemetry.build_snapshot(
             ServerFacts(
@@ -264,6 +272,7 @@ def build_rig() -> Rig:
         dispatcher=lambda: dispatcher,
         telemetry=telemetry,
         build_snapshot=rig.build_snapshot,
+        stop_stream=lambda stream_id, by: rig.stop_stream(stream_id),
     )
     rig.app = build_app(services)
     return rig
