@@ -147,7 +147,7 @@ def _add_error_answers(app: Quart, services: Services) -> None:
         return await answer_known(_translate(error))
 
     async def answer_unforeseen(error: Exception) -> Response:
-        log.error("a request broke: %r", error, exc_info=error, extra={"request_id": g.request_id})
+        log.error("a request broke: %s", type(error).__name__, exc_info=error, extra={"request_id": g.request_id})
         return await answer_known(internal_error(g.request_id))
 
     app.register_error_handler(HomebaseError, answer_known)
