@@ -44,13 +44,13 @@ def check_shape(body: bytes) -> None:
     for piece in _read_structure(body):
         values += sum(map(piece.count, (b",", b":", b"[", b"{")))
         texts += piece.count(b'"')
-        if max(values, texts) > MOST_VALUES:
+        brackets += piece.translate(_NESTING, _NOT_NESTING)
+        if max(values, texts, len(brackets) // 2) > MOST_VALUES:
             raise InvalidRequest(f"The request body has more than {MOST_VALUES:,} values; send fewer of them.")
         if _LONG_NUMBER in piece.translate(_SAME_DIGIT):
             raise InvalidRequest(
                 f"The request body has a number that is too large to be used: more than {MOST_DIGITS} digits."
             )
-        brackets += piece.translate(_NESTING, _NOT_NESTING)
     if _is_deeper(bytes(brackets), MOST_DEPTH):
         raise InvalidRequest(f"The request body is nested too deeply; at most {MOST_DEPTH} levels are read.")
 

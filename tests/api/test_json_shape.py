@@ -55,11 +55,12 @@ def test_what_is_just_within_or_stands_in_a_string_is_read(body: bytes, monkeypa
         (b'{"a":[' + b'[{"b":"]"}],' * 50 + nest(MOST_DEPTH) + b"]}", "nested too deeply"),
         (b'{"a":[' + b"1," * MOST_VALUES + b"1]}", "more than 200,000 values"),
         (b"{" + b",".join(b'"%d":1' % n for n in range(MOST_VALUES)) + b"}", "more than 200,000 values"),
+        (b'{"a":' + b"[" * 90 + b"]" * FULL, "more than 200,000 values"),
         (b'"' * LIMIT_BYTES, "more than 200,000 values"),
         (b'{"a":' + b"1" * (MOST_DIGITS + 1) + b"}", "more than 400 digits"),
         (b'{"a":-1.' + b"9" * (MOST_DIGITS + 1) + b"e5}", "more than 400 digits"),
     ],
-    ids=["lists", "open lists", "objects", "among others", "list", "names", "quotes", "digits", "decimals"],
+    ids=["lists", "open lists", "objects", "among others", "list", "names", "closing", "quotes", "digits", "decimals"],
 )
 def test_what_is_beyond_is_refused_with_the_limit(body: bytes, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
@@ -98,6 +99,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "empty lists": lambda: b'{"a":[' + b"[]," * (FULL // 3) + b"[]]}",
     "open lists": lambda: b'{"a":' + b"[" * FULL,
     "deep lists": lambda: b'{"a":' + b"[" * (FULL // 2) + b"]" * (FULL // 2) + b"}",
+    "closing brackets": lambda: b'{"a":' + b"[" * 90 + b"]" * FULL,
     "a million names": lambda: b"{" + b",".join(b'"%d":1' % n for n in range(1_000_000)) + b"}",
     "one number": lambda: b'{"a":' + b"1" * FULL + b"}",
     "one decimal": lambda: b'{"a":1.' + b"1" * FULL + b"}",
