@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from server.access import PLAIN_NAME
 from server.events import Lane
 
 NAME_CHARS = 64
@@ -43,7 +44,7 @@ class Identity(msgspec.Struct, frozen=True):
     parent_session: str | None
     lane: Lane
     client: str
-    """Whose key it is, where keys are asked for, and the User-Agent, short."""
+    """Whose key it is, where keys have names, and the User-Agent, short."""
     key: str = ""
     """The key's name. Sessions begin with it, so that nobody can take part in another key's."""
 
@@ -60,7 +61,7 @@ class _Signal(msgspec.Struct, frozen=True):
 def identify(headers: Mapping[str, str], facts: BodyFacts) -> Identity:
     """Who sent a request. Header names are in lower case."""
     client, key = name_client(headers.get("user-agent", "")), facts.key_name
-    if key:
+    if key and key != PLAIN_NAME:  # which is nobody's in particular
         client = f"{key} {client}"
     for read in _SIGNALS:
         signal = read(headers)

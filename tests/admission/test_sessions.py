@@ -98,6 +98,11 @@ def test_sessions_of_different_keys_never_meet(headers: dict[str, str]) -> None:
     assert (alice.key, alice.client, alice.lane) == ("alice", "alice unknown", nobody.lane)
 
 
+def test_the_plain_key_is_nobodys_name() -> None:
+    found = identify({"x-session-id": "s"}, msgspec.structs.replace(FACTS, key_name="api_key"))
+    assert (found.client, found.session) == ("unknown", "api_key/s")
+
+
 def test_a_session_that_claims_anothers_key_stays_ones_own() -> None:
     facts = msgspec.structs.replace(FACTS, key_name="bob")
     found = identify({"x-session-id": "alice/s", "x-parent-session-id": "alice/p"}, facts)
