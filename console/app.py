@@ -244,7 +244,7 @@ class HomebaseApp(App[None]):
     def curl(self) -> str:
         """A command that streams from this server."""
         snapshot = self.source.snapshot()
-        asks_key = bool(self.source.policy().policy.server.api_key)
+        asks_key = self.source.policy().policy.server.wants_key
         return "\n".join(curl_example(base_url(snapshot.host, snapshot.port), snapshot.model.id, asks_key))
 
     def action_copy_curl(self) -> None:
@@ -310,17 +310,18 @@ class HomebaseApp(App[None]):
             try:
                 await act
             except HomebaseError as error:
-                self.notify(error.message, severity="error", timeout=10, markup=False)
+                self.notify(safe_text(error.message), severity="error", timeout=10, markup=False)
             except Exception as error:
                 # The console's worker edge: an act that broke is told, and the screen goes on.
-                self.notify(f"{type(error).__name__}: {error}", severity="error", timeout=10, markup=False)
+                told = safe_text(f"{type(error).__name__}: {error}")
+                self.notify(told, severity="error", timeout=10, markup=False)
 
         self.run_worker(guarded(), exit_on_error=False)
 
     def _warn(self, text: str) -> None:
         """Over the screen for a while, and in the log to be read again."""
         log.warning("%s", text)
-        self.notify(text, severity="warning", timeout=8, markup=False)
+        self.notify(safe_text(text), severity="warning", timeout=8, markup=False)
 
 
 def _says_itself(screen: Screen[object], notice: AnyNotice) -> bool:

@@ -10,7 +10,7 @@ from console.format import format_ratio, format_seconds
 from console.widgets.context_bar import PARTS
 from console.widgets.gauges import MEMORY_FULL_RATIO, MEMORY_HIGH_RATIO, PEAK, REFUSING_FOR_S
 from console.widgets.phases import OUTCOMES, PHASES, STALLING_AFTER_S
-from console.widgets.title import STALE_AFTER_S, STATE_WORDS
+from console.widgets.title import OPEN_SIGN, STALE_AFTER_S, STATE_WORDS
 
 _PHASE_MEANINGS = {
     "waiting": "admitted, its first step has not run yet",
@@ -73,5 +73,6 @@ def legend_rows() -> list[tuple[str, str, str]]:
         (PEAK, "text-muted", "memory: the peak since the start"),
         ("▲ STALE", "state-warning", f"busy, and these numbers are more than {format_seconds(STALE_AFTER_S)} old"),
     ]
+    rows.append((OPEN_SIGN, "state-error", "other machines are answered without a key (server.allow_unauthenticated)"))
     rows += [(f"{s} {word}", role, _STATE_MEANINGS[name]) for name, (s, word, role) in STATE_WORDS.items()]
     return rows

@@ -28,7 +28,7 @@ def show_value(limit: Limit, value: LimitValue) -> str:
     if limit.secret:
         return DOTS if value else "not set"
     if value in ("", ()):
-        return "none" if limit.kind == "list" else "empty"
+        return "none" if limit.kind in ("list", "table") else "empty"
     if limit.unit and isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return write_text(value)
@@ -100,7 +100,9 @@ def explain_consequence(key: str, value: LimitValue, snapshot: Snapshot) -> str 
         case "policy.max_context_tokens", int():
             return _explain_context(value, snapshot)
         case "server.host", str() if not value.startswith(_LOOPBACK):
-            return "Other machines will be answered; set server.api_key as well."
+            return "Other machines will be answered; a key must be set as well."
+        case "server.allow_unauthenticated", True:
+            return "Where no key is set, whoever reaches the port is answered."
         case "server.port", int() if value != snapshot.port:
             return f"Clients must be pointed at port {value} after the next start."
         case _:

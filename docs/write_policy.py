@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from server.policy import Limit, list_limits
-from server.policy_file.edit import write_value
-from server.policy_file.template import build_template
+from server.policy_file.template import build_template, write_default
 
 ROOT = Path(__file__).parent.parent
 MARK = "<!-- written by docs/write_policy.py from here on -->"
@@ -33,7 +32,7 @@ def render_row(limit: Limit) -> str:
     """One limit."""
     allowed = f"{limit.allowed} {limit.unit}".rstrip()
     felt = f"{limit.effect}{'' if limit.enforced else ' (not enforced yet)'}"
-    return f"| `{limit.key}` | `{write_value(limit.default)}` | {allowed} | {felt} | {limit.description} |"
+    return f"| `{limit.key}` | `{write_default(limit)}` | {allowed} | {felt} | {limit.description} |"
 
 
 def main() -> None:

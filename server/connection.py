@@ -9,6 +9,10 @@ here: short requests at 17 a second, each on a connection of its own, used up th
 process have. So the timer ends with the reading. And there is a most of connections, because of what came then:
 asyncio tried to accept over and over and wrote 3 MB of log a second (Python 3.11, 2026-11).
 
+Whoever holds connections and asks nothing must not shut an operator's `/health` out: the one that has been idle for
+longest makes room for the next, and only when all are at work is one turned away. And a head that has begun must come
+to its end: it could be sent byte by byte until the keep-alive timer.
+
 A client that stays and takes nothing is disconnected, whatever it was that it did not take (`server.reader`).
 
 And it speaks HTTP/1.1 alone: Hypercorn 0.18's HTTP/2 raises at a path that is not ASCII, and the other streams of
@@ -39,10 +43,13 @@ PARTING_S = 1.0
 """How long a request's task may take to end with its connection; it takes a few turns of the loop."""
 
 MOST_CONNECTIONS = 512
-"""Open at once; a client beyond them is turned away. Every agent of a machine with its pools needs a few dozen."""
+"""Open at once. Every agent of a machine with its pools needs a few dozen."""
+
+HEAD_S = 20.0
+"""From the first bytes of a head to its end; a client sends all of it at once."""
 
 _FULL_BODY = (
-    b'{"error":{"message":"This server has %d connections open and takes no more; close some that are idle.",'
+    b'{"error":{"message":"This server has %d connections at work and takes no more; come back when some are done.",'
     b'"type":"server_error","param":null,"code":"too_many_connections"}}' % MOST_CONNECTIONS
 )
 FULL = (
@@ -50,6 +57,16 @@ FULL = (
     b"content-length: %d\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
 )
 """What a client that is turned away reads."""
+
+_SLOW_BODY = (
+    b'{"error":{"message":"The head of this request did not come to its end in time; send all of it at once.",'
+    b'"type":"invalid_request_error","param":null,"code":"head_too_slow"}}'
+)
+SLOW_HEAD = (
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\nx-should-retry: false\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_SLOW_BODY), _SLOW_BODY)
+)
+"""What a client whose head does not end reads."""
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +76,21 @@ class WatchedConnection(TCPServer):
 
     open_now: ClassVar[int] = 0
     """Connections of this process that are being served."""
+    _idle: ClassVar[dict[WatchedConnection, None]] = {}
+    """Those of them that have no request, the one that has had none for longest first."""
     _is_over = False
+    _head_timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Serve the connection to its end."""
-        if WatchedConnection.open_now >= MOST_CONNECTIONS:
+        if WatchedConnection.open_now >= MOST_CONNECTIONS and not self._take_a_place():
             self.writer.write(FULL)
             return await self._close()
         WatchedConnection.open_now += 1
+        self._idle[self] = None
         self._reader = Reader(self.writer)
         if WatchedConnection.open_now == MOST_CONNECTIONS:
-            log.warning("%d connections are open; more are turned away until some are closed", MOST_CONNECTIONS)
+            log.warning("%d connections are open; the idle ones give way to more from now on", MOST_CONNECTIONS)
         try:
             # Hypercorn cancels what is still open at its end, and asyncio (3.11) logs a traceback for that.
             with suppress(asyncio.CancelledError):
@@ -80,13 +101,49 @@ class WatchedConnection(TCPServer):
             if self.writer.transport.get_write_buffer_size():
                 self.writer.transport.abort()
             WatchedConnection.open_now -= 1
+            self._note_busy()
 
     async def protocol_send(self, event: Event) -> None:
         """Do what the protocol asks; its wish for a keep-alive timer is void once the client has gone."""
+        if isinstance(event, Updated):
+            if event.idle:
+                self._idle[self] = None
+            else:
+                self._note_busy()
         if isinstance(event, RawData):
             await self._send(event.data)
         elif not (self._is_over and isinstance(event, Updated)):
             await super().protocol_send(event)
+
+    def _take_a_place(self) -> bool:
+        """Close the connection that has been idle for longest; False when none is."""
+        idlest = next(iter(self._idle), None)
+        if idlest is None:
+            return False
+        idlest._note_busy()
+        idlest.writer.transport.abort()
+        return True
+
+    def _note_busy(self) -> None:
+        """It is idle no more: a request has come, or its end."""
+        self._idle.pop(self, None)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _note_bytes(self) -> None:
+        """What comes while no request runs begins a head."""
+        if self._head_timer is None and self in self._idle:
+            self._head_timer = asyncio.get_running_loop().call_later(HEAD_S, self._give_up_head)
+
+    def _give_up_head(self) -> None:
+        """Say so, and close only then: a socket that is closed on bytes that still come resets the connection."""
+        transport = self.writer.transport
+        if transport.is_closing():
+            return
+        transport.write(SLOW_HEAD)
+        transport.write_eof()
+        self._head_timer = asyncio.get_running_loop().call_later(PARTING_S, transport.abort)
 
     async def _send(self, data: bytes) -> None:
         """Hand all of it to the system; a client that does not take it is disconnected."""
@@ -139,7 +196,9 @@ class WatchedConnection(TCPServer):
 
     async def _hand_over(self, chunks: asyncio.Queue[bytes]) -> None:
         while True:
-            await self.protocol.handle(RawData(await chunks.get()))
+            data = await chunks.get()
+            self._note_bytes()
+            await self.protocol.handle(RawData(data))
             chunks.task_done()
 
 

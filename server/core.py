@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from quart import Quart
 
+from server.access import answers_strangers
 from server.admission.slots import Admission
 from server.admission.wording import build_loading_refusal
 from server.api.app import build_app
@@ -93,6 +94,7 @@ class Core:
                 telemetry=self._observers,
                 tally=self._tally,
                 build_snapshot=self.build_snapshot,
+                stop_stream=self.stop_stream,
             )
         )
 
@@ -145,15 +147,16 @@ class Core:
                 machine_bytes=self._machine_bytes,
                 memory_budget_bytes=self._model.plan_memory(self._store.state.policy).budget_bytes,
                 promised_bytes=self._admission.promised_bytes,
+                answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
             )
         )
 
-    def stop_stream(self, stream_id: str) -> bool:
-        """End one stream; False when it is already over."""
+    def stop_stream(self, stream_id: str, by: str = "the operator") -> bool:
+        """End one stream, by whom is logged; False when it is already over."""
         if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
             return False
         self._dispatcher.cancel(stream_id)
-        log.info("stopped by the operator", extra={"request_id": stream_id})
+        log.info("stopped by %s", by, extra={"request_id": stream_id})
         return True
 
     def drain(self) -> None:

@@ -21,8 +21,10 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 │   ├── ContextLengthExceeded      prompt (and output) do not fit the context limit
 │   ├── BodyTooLarge               more bytes than a body may have
 │   ├── BodyTooSlow                the body did not arrive in time
+│   ├── HeadTooLarge               more headers, or longer ones, than a request may have
 │   ├── Forbidden                  foreign origin or host
 │   │   └── KeyRejected            wrong or missing key
+│   ├── RequestNotLive             no request with this id is in flight
 │   └── RouteNotFound              no such path
 │       └── MethodNotAllowed       the path is there, but not by this method
 ├── Refusal                        admission said no for now: the request is fine, the moment is not
@@ -217,6 +219,12 @@ class BodyTooSlow(RequestError):
     code = "body_too_slow"
 
 
+class HeadTooLarge(RequestError):
+    """More headers, or more bytes of them, than a request may have."""
+
+    code = "head_too_large"
+
+
 class Forbidden(RequestError):
     """The caller may not do this: foreign origin or host."""
 
@@ -227,6 +235,12 @@ class KeyRejected(Forbidden):
     """The API key is missing or wrong."""
 
     code = "invalid_api_key"
+
+
+class RequestNotLive(RequestError):
+    """No request with this id is in flight: never seen, over, or somebody else's."""
+
+    code = "request_not_live"
 
 
 class RouteNotFound(RequestError):

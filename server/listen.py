@@ -6,7 +6,6 @@ Binding is separate from serving so that a port in use is known before anything 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 
 from server.errors import AddressInUse, AddressInvalid
@@ -45,14 +44,6 @@ def bind_socket(host: str, port: int) -> socket.socket:
         raise AddressInvalid(host, port, _explain(error)) from None
     listener.setblocking(False)
     return listener
-
-
-def is_loopback(host: str) -> bool:
-    """True when only this machine can reach a listener at `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def reachable_host(host: str) -> str:

@@ -23,6 +23,9 @@ from server.events import AnyNotice, EventRing, LogLine, PolicyChanged, PolicyPr
 FILE_BYTES = 1_000_000
 """A log file is turned over at this size; one older one is kept."""
 
+LINE_CHARS = 2000
+"""A longer line, or line of a traceback, is cut: an error may quote what a client sent."""
+
 QUEUED_LINES = 1000
 """Lines that may wait for a reader of stderr."""
 
@@ -41,9 +44,11 @@ class _LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"{self.formatTime(record)} {record.levelname:<7} {short_source(record.name)}{_tag(record)} "
-        text += escape_controls(record.getMessage())
+        text += escape_controls(record.getMessage()[:LINE_CHARS])
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            # An error's words may hold line ends too; an indented line is none of ours.
+            trace = self.formatException(record.exc_info).split("\n")
+            text += "".join(f"\n    {escape_controls(line[:LINE_CHARS])}" for line in trace)
         return text
 
 
@@ -246,11 +251,11 @@ def _tag(record: logging.LogRecord) -> str:
 
 def _message(record: logging.LogRecord) -> str:
     """The line without its traceback, but with the error that the traceback is of."""
-    text = escape_controls(record.getMessage())
+    text = escape_controls(record.getMessage()[:LINE_CHARS])
     error = record.exc_info[1] if record.exc_info else None
     if error and str(error) not in text:
-        text = f"{text}: {type(error).__name__}: {escape_controls(str(error))}"
-    return text[:2000]
+        text = f"{text}: {type(error).__name__}: {escape_controls(str(error)[:LINE_CHARS])}"
+    return text[:LINE_CHARS]
 
 
 def _level(number: int) -> Level:

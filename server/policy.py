@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import ipaddress
 import re
 import typing
 from collections.abc import Iterator, Mapping
@@ -45,7 +44,6 @@ __all__ = [
     "find_limit",
     "list_foreign_tables",
     "list_limits",
-    "list_warnings",
     "parse_limit",
     "read_limit",
     "validate_policy",
@@ -61,7 +59,8 @@ class Limit(msgspec.Struct, frozen=True):
     unit: str
     effect: Effect
     default: LimitValue
-    kind: Literal["int", "float", "str", "bool", "choice", "list"]
+    kind: Literal["int", "float", "str", "bool", "choice", "list", "table"]
+    """A table has names of the operator's own in it; its value reads as one text for each line."""
     minimum: float | None
     maximum: float | None
     """Inclusive bounds of a number, None for anything else."""
@@ -96,7 +95,7 @@ def read_limit(policy: Policy, key: str) -> LimitValue:
     node: Any = policy
     for name in key.split("."):
         node = getattr(node, name)
-    return node
+    return tuple(f"{name} = {value}" for name, value in node.items()) if isinstance(node, dict) else node
 
 
 def dotted(path: tuple[str, ...]) -> str:
@@ -127,13 +126,6 @@ def list_foreign_tables(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in others if not difflib.get_close_matches(name.lower(), ours, n=1, cutoff=0.7))
 
 
-def list_warnings(policy: Policy) -> tuple[str, ...]:
-    """Sentences about values that are allowed and still worth a second look."""
-    if policy.server.api_key or _is_loopback(policy.server.host):
-        return ()
-    return (f"server.host {policy.server.host} answers other machines too, and server.api_key is empty.",)
-
-
 def apply_changes(document: Mapping[str, Any], changes: Mapping[str, LimitValue]) -> dict[str, Any]:
     """A copy of a parsed document with dotted keys set; tables that are missing are made."""
     result = _deep_copy(document)
@@ -144,7 +136,7 @@ def apply_changes(document: Mapping[str, Any], changes: Mapping[str, LimitValue]
             node = node.setdefault(table, {})
             if not isinstance(node, dict):
                 raise PolicyInvalid(f"{table} must be a table, not {_kind_of(node)}.", key=table)
-        node[name] = list(value) if isinstance(value, tuple) else value
+        node[name] = _write_plain(find_limit(key).kind if key in _limits_by_key() else "", value)
     return result
 
 
@@ -154,7 +146,10 @@ def parse_limit(key: str, text: str) -> LimitValue:
     Exactly what was typed is judged, after blanks at both ends are dropped: nothing is clamped or rewritten.
     Raises PolicyInvalid with the allowed range.
     """
-    value = _read_text(find_limit(key), text.strip())
+    limit = find_limit(key)
+    if limit.kind == "table":
+        raise PolicyInvalid(f"{key} is a table of your own names; edit it in the file, which is noticed.", key=key)
+    value = _read_text(limit, text.strip())
     return read_limit(validate_policy(apply_changes({}, {key: value})), key)
 
 
@@ -166,6 +161,13 @@ _LONGEST_NUMBER = 40
 """Characters of a typed number that are still read; far beyond every range, far below what int() refuses."""
 
 
+def _write_plain(kind: str, value: LimitValue) -> Any:
+    """A value as tomllib would have read it."""
+    if not isinstance(value, tuple):
+        return value
+    return dict(line.split(" = ", 1) for line in value) if kind == "table" else list(value)
+
+
 def _read_text(limit: Limit, text: str) -> LimitValue:
     match limit.kind:
         case "int" | "float":
@@ -174,7 +176,7 @@ def _read_text(limit: Limit, text: str) -> LimitValue:
             found = [value for value in (True, False) if text == _show(value)]
         case "choice":
             found = [choice for choice in limit.choices if text in (str(choice), _show(choice))]
-        case "list":
+        case "list" | "table":
             return tuple(part.strip() for part in text.split(",") if part.strip())
         case "str":
             return text
@@ -213,14 +215,14 @@ def _build_limit(key: str, hint: Any, default: LimitValue) -> Limit:
     inner, meta = typing.get_args(hint)
     origin = typing.get_origin(inner)
     choices = typing.get_args(inner) if origin is Literal else ()
-    kind: Any = "choice" if choices else "list" if origin is tuple else inner.__name__
+    kind: Any = "choice" if choices else _CONTAINERS.get(origin) or inner.__name__
     extra = meta.extra
     return Limit(
         key=key,
         description=meta.description,
         unit=extra["unit"],
         effect=extra["effect"],
-        default=default,
+        default=() if kind == "table" else default,
         kind=kind,
         minimum=meta.ge,
         maximum=meta.le,
@@ -229,6 +231,9 @@ def _build_limit(key: str, hint: Any, default: LimitValue) -> Limit:
         secret=extra["secret"],
         allowed=extra["allowed"] or _describe_range(choices, kind, meta),
     )
+
+
+_CONTAINERS: dict[Any, str] = {tuple: "list", dict: "table"}
 
 
 def _describe_range(choices: tuple[LimitValue, ...], kind: str, meta: msgspec.Meta) -> str:
@@ -276,7 +281,7 @@ def _suggest(name: str, known: Mapping[str, Any], path: tuple[str, ...]) -> str:
 
 def _explain(error: msgspec.ValidationError, document: Mapping[str, Any]) -> PolicyInvalid:
     """msgspec says `Expected `int` >= 1 - at `$.policy.max_in_flight``; people want the value and the range too."""
-    reason, _, where = str(error).partition(" - at `$.")
+    reason, _, where = str(error).replace("`key` in ", "").partition(" - at `$.")
     key = where.rstrip("`").partition("[")[0]
     try:
         limit = find_limit(key)
@@ -285,6 +290,8 @@ def _explain(error: msgspec.ValidationError, document: Mapping[str, Any]) -> Pol
             given = given[name]
     except (KeyError, TypeError):
         return PolicyInvalid(f"{reason}{f' at {key}' if key else ''}.", key=key or None)
+    if limit.kind == "table" and isinstance(given, Mapping):
+        return PolicyInvalid(f"{key}: not all of it is allowed; allowed: {limit.allowed}.", key=key)
     wanted = _WANTED.get(limit.kind)
     if wanted and _kind_of(given) not in wanted:
         return PolicyInvalid(
@@ -298,6 +305,7 @@ _WANTED = {
     "float": ("a number", "a whole number"),
     "str": ("text",),
     "list": ("a list",),
+    "table": ("a table",),
 }
 """What a limit of each kind must be given as, in the words of `_kind_of`; the first is told."""
 
@@ -319,7 +327,11 @@ def _kind_of(value: Any) -> str:
 
 
 def _show_unless_secret(limit: Limit, value: Any) -> str:
-    return "what is given" if limit.secret else _show(value)
+    return "what is given" if limit.secret or limit.key in _BESIDE_KEYS else _show(value)
+
+
+_BESIDE_KEYS = ("server.api_keys_env", "server.keys")
+"""Where a key may have been pasted in the place of its variable's name."""
 
 
 def _show(value: Any) -> str:
@@ -352,13 +364,6 @@ def _is_table(value: Any) -> bool:
         items = typing.cast("list[Any]", value)
         return bool(items) and all(isinstance(item, Mapping) for item in items)
     return isinstance(value, Mapping)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower().rstrip(".") in ("localhost", "localhost.localdomain")
 
 
 def _deep_copy(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ is not in order never touches the policy in force, and is never written over.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from server.access import check_access, list_warnings
 from server.errors import PolicyConflict, PolicyError, PolicyInvalid
 from server.events import AnyNotice, PolicyChanged, PolicyProblem
 from server.policy import (
@@ -23,7 +25,6 @@ from server.policy import (
     apply_changes,
     find_limit,
     list_limits,
-    list_warnings,
     read_limit,
     validate_policy,
 )
@@ -107,13 +108,18 @@ class PolicyStore:
         overrides: Mapping[str, tuple[LimitValue, str]] = _NO_OVERRIDES,
         publish: Callable[[AnyNotice], object] = lambda notice: None,
         wall: Callable[[], float] = time.time,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """`overrides` are this run's flags: dotted key to value and flag name. They are never written."""
+        """`overrides` are this run's flags: dotted key to value and flag name. They are never written.
+
+        `environment` has the keys that the policy names.
+        """
         self._path = path.absolute()
         self._name = path.name
         self._template = template
         self._publish = publish
         self._wall = wall
+        self._environment = environment
         self._lock = threading.RLock()
         self._data: bytes | None = None
         self._document = EMPTY
@@ -134,7 +140,7 @@ class PolicyStore:
         with self._lock:
             self._check_overrides()
             self._data = read_bytes(self._path)
-            self._document = EMPTY if self._data is None else read_document(self._data, self._name)
+            self._document = self._judge(EMPTY if self._data is None else read_document(self._data, self._name))
             self._swap(None)
             return self._state
 
@@ -144,7 +150,7 @@ class PolicyStore:
             try:
                 self._refresh()
                 ground = self._find_ground()
-                edited = edit_document(ground, changes, self._name)
+                edited = self._judge(edit_document(ground, changes, self._name))
                 if edited is not ground:
                     check_writable(self._path)
             except PolicyError as error:
@@ -228,7 +234,7 @@ class PolicyStore:
         wanted = validate_changes(self._document, changes)
         self._refuse_conflicts(wanted, base)
         ground = self._find_ground()
-        edited = edit_document(ground, wanted, self._name)
+        edited = self._judge(edit_document(ground, wanted, self._name))
         return None if edited is ground else edited
 
     def _refuse_conflicts(self, wanted: Mapping[str, LimitValue], base: Policy | None) -> None:
@@ -266,11 +272,30 @@ class PolicyStore:
             if data is None:
                 self._note_absence()
             else:
-                self._adopt(read_document(data, self._name), data, "file")
+                self._adopt(self._judge(read_document(data, self._name)), data, "file")
         except PolicyInvalid as error:
             self._data = data
             self._swap(error.message)
             raise
+
+    def _judge(self, document: PolicyDocument) -> PolicyDocument:
+        """The document, when this run can have it: its keys are there, and no flag opens it to everyone.
+
+        Raises PolicyInvalid with file and line, or the flag.
+        """
+        try:
+            check_access(self._overlay(document.policy).server, self._environment)
+        except PolicyInvalid as error:
+            key = error.key or ""
+            line = None if key in self._overrides else document.lines.get(key)
+            place = self._find_origin(key, document).removeprefix("default")
+            raise PolicyInvalid(f"{place}: {error.message}" if place else error.message, key=key, line=line) from None
+        return document
+
+    def _overlay(self, policy: Policy) -> Policy:
+        """A file's policy with this run's flags on top."""
+        flags = {key: value for key, (value, _) in self._overrides.items()}
+        return validate_policy(apply_changes(msgspec.to_builtins(policy), flags))
 
     def _note_absence(self) -> None:
         self._data = None
@@ -303,8 +328,7 @@ class PolicyStore:
             self._publish(PolicyProblem(time_s=self._wall(), message=problem or ""))
 
     def _build_state(self, problem: str | None) -> PolicyState:
-        flags = {key: value for key, (value, _) in self._overrides.items()}
-        policy = validate_policy(apply_changes(msgspec.to_builtins(self._document.policy), flags))
+        policy = self._overlay(self._document.policy)
         etag = compute_etag(self._data)
         return PolicyState(
             policy=policy,
@@ -312,17 +336,17 @@ class PolicyStore:
             exists=self._data is not None,
             etag=etag,
             problem=problem,
-            origins={limit.key: self._find_origin(limit.key) for limit in list_limits()},
+            origins={limit.key: self._find_origin(limit.key, self._document) for limit in list_limits()},
             can_undo=bool(self._saves) and self._saves[-1].etag_after == etag,
             warnings=self._document.warnings + list_warnings(policy),
         )
 
-    def _find_origin(self, key: str) -> str:
+    def _find_origin(self, key: str, document: PolicyDocument) -> str:
         if key in self._overrides:
             return self._overrides[key][1]
-        if key not in self._document.lines:
+        if key not in document.lines:
             return "default"
-        line = self._document.lines[key]
+        line = document.lines[key]
         return self._name if line is None else f"{self._name}:{line}"
 
     def _check_overrides(self) -> None:

@@ -43,6 +43,11 @@ _NO_BLANKS = r"\A[^\s\x00-\x1f\x7f\ud800-\udfff]*\Z"
 _VISIBLE_ASCII = r"\A[\x21-\x7e]*\Z"
 """What an HTTP header carries unchanged from every client."""
 
+_KEY_NAME = r"\A[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
+
+_VARIABLE = r"\A[A-Z_][A-Z0-9_]*\Z"
+"""Of an environment variable: upper case only, so that a key pasted in its place is noticed and not looked up."""
+
 _ORIGIN = r"\A[A-Za-z][A-Za-z0-9+.-]*://[^\s/,\x00-\x1f\x7f\ud800-\udfff]+\Z"
 """Scheme, host and port, as a browser sends them: no path and no slash at the end, which would never match."""
 
@@ -53,7 +58,7 @@ class ServerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         _limit(
-            "Address to listen at. 127.0.0.1 answers this machine only; anything wider wants an api_key.",
+            "Address to listen at. 127.0.0.1 answers this machine only; anything wider needs a key (see below).",
             Effect.NEXT_START,
             allowed="1 to 255 characters, no blanks",
             pattern=_NO_BLANKS,
@@ -65,7 +70,7 @@ class ServerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api_key: Annotated[
         str,
         _limit(
-            "When set, every request must carry it as `Authorization: Bearer ...`. Empty asks for none.",
+            "When set, every request must carry it, or another key, as `Authorization: Bearer ...` or `x-api-key`.",
             Effect.NEXT_REQUEST,
             secret=True,
             allowed="up to 512 visible ASCII characters",
@@ -73,6 +78,24 @@ class ServerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_length=512,
         ),
     ] = ""
+    api_keys_env: Annotated[
+        str,
+        _limit(
+            "Environment variable with one key or several, separated by commas. Who sends the first is shown as key-1.",
+            Effect.NEXT_REQUEST,
+            allowed="an upper-case name of up to 128 characters, or empty",
+            pattern=rf"{_VARIABLE}|\A\Z",
+            max_length=128,
+        ),
+    ] = ""
+    allow_unauthenticated: Annotated[
+        bool,
+        _limit(
+            "Answer other machines without any key: whoever reaches the port may use the model and read the snapshot. "
+            "With a key set it changes nothing.",
+            Effect.NEXT_REQUEST,
+        ),
+    ] = False
     allowed_origins: Annotated[
         tuple[Annotated[str, msgspec.Meta(pattern=_ORIGIN, max_length=512)], ...],
         _limit(
@@ -92,6 +115,23 @@ class ServerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=60,
         ),
     ] = 5.0
+    keys: Annotated[
+        dict[
+            Annotated[str, msgspec.Meta(pattern=_KEY_NAME, max_length=32)],
+            Annotated[str, msgspec.Meta(pattern=_VARIABLE, max_length=128)],
+        ],
+        _limit(
+            "A key for each who asks: a name, which the console shows, and the environment variable that has the key.",
+            Effect.NEXT_REQUEST,
+            allowed='up to 64 lines like alice = "HOMEBASE_KEY_ALICE"',
+            max_length=64,
+        ),
+    ] = {}
+
+    @property
+    def wants_key(self) -> bool:
+        """True when a request must carry a key."""
+        return bool(self.api_key or self.api_keys_env or self.keys)
 
 
 class ModelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

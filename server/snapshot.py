@@ -66,6 +66,8 @@ class StreamView(msgspec.Struct, frozen=True):
     """The same by the place of the draft, the first one first."""
     tokens_per_step: float | None = None
     """Emitted per decode step, its last 128."""
+    key: str = ""
+    """Name of the key that it came with; empty when none is asked for."""
 
 
 class AdmissionView(msgspec.Struct, frozen=True):
@@ -204,3 +206,5 @@ class Snapshot(msgspec.Struct, frozen=True):
     memory: MemoryView
     rates: RatesView
     engine: EngineView
+    answers_strangers: bool = False
+    """Other machines reach it and no key is asked for (server.allow_unauthenticated)."""

@@ -75,6 +75,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     machine_bytes: int
     memory_budget_bytes: int = 0
     promised_bytes: int = 0
+    answers_strangers: bool = False
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -84,6 +85,7 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     parent_session: str | None
     lane: Lane
     client: str
+    key: str
     model: str
     prompt_tokens: int
     cached_tokens: int
@@ -163,6 +165,7 @@ class Telemetry:
         max_tokens: int,
         context_limit_tokens: int,
         streaming: bool,
+        key: str = "",
     ) -> None:
         """Begin to follow a stream that was just admitted."""
         now = self._clock()
@@ -171,6 +174,7 @@ class Telemetry:
             parent_session=parent_session,
             lane=lane,
             client=client,
+            key=key,
             model=model,
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
@@ -275,6 +279,7 @@ class Telemetry:
             memory=self._engine.memory(facts),
             rates=self._engine.rates(now),
             engine=self._engine.view(facts, now),
+            answers_strangers=facts.answers_strangers,
         )
 
     def _admission(self, facts: ServerFacts) -> AdmissionView:
@@ -424,6 +429,7 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         parent_session=identity.parent_session,
         lane=identity.lane,
         client=identity.client,
+        key=identity.key,
         model=identity.model,
         phase=stream.phase,
         context_tokens=stream.prefill_done_tokens + stream.completion_tokens,

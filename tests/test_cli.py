@@ -161,10 +161,26 @@ def test_a_model_with_an_unreadable_configuration_is_told(tmp_path: Path, capsys
 
 
 def test_an_address_of_another_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    config = str(tmp_path / "homebase.toml")
+    config = tmp_path / "homebase.toml"
+    config.write_text('[server]\napi_key = "k"\n')
     assert "192.0.2.1:8123" in check_refused(
-        ["--headless", "--config", config, "--host", "192.0.2.1", "--port", "8123"], capsys
+        ["--headless", "--config", str(config), "--host", "192.0.2.1", "--port", "8123"], capsys
     )
+
+
+def test_an_address_for_everyone_is_refused_without_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    told = check_refused(["--headless", "--config", str(tmp_path / "none.toml"), "--host", "0.0.0.0"], capsys)
+    assert told.startswith(
+        "homebase-console: --host: server.host 0.0.0.0 answers other machines too, and no key is set"
+    )
+
+
+def test_a_key_that_is_named_and_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = tmp_path / "homebase.toml"
+    config.write_text('[server.keys]\nalice = "HOMEBASE_TEST_GONE"\n')
+    told = check_refused(["--headless", "--config", str(config)], capsys)
+    assert told.startswith("homebase-console: homebase.toml:")
+    assert "HOMEBASE_TEST_GONE is not set" in told
 
 
 def test_without_a_terminal_the_console_says_what_to_do(tmp_path: Path):

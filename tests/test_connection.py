@@ -6,7 +6,9 @@ import asyncio
 import logging
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 from hypercorn.protocol.h11 import H11Protocol
@@ -122,7 +124,10 @@ async def test_clients_beyond_the_most_are_turned_away_in_words_until_one_leaves
 ) -> None:
     monkeypatch.setattr(server.connection, "MOST_CONNECTIONS", 3)
     writers = [(await asyncio.open_connection("127.0.0.1", site.port))[1] for _ in range(3)]
+    for writer in writers:
+        writer.write(REQUEST)
     await wait_until_open(3)
+    await wait_until_idle(0)
     answer = await ask(site, REQUEST)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"too_many_connections" in answer
@@ -130,6 +135,76 @@ async def test_clients_beyond_the_most_are_turned_away_in_words_until_one_leaves
         writer.close()
     await wait_until_open(0)
     assert (await ask(site, REQUEST.replace(b"/wait", b"/echo"))).endswith(b"echo")
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /echo HT", REQUEST.replace(b"/wait", b"/echo")])
+async def test_who_has_been_idle_for_longest_gives_way_and_nobody_at_work(
+    site: Site, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(server.connection, "MOST_CONNECTIONS", 3)
+    _, busy = await asyncio.open_connection("127.0.0.1", site.port)
+    busy.write(REQUEST)
+    await asyncio.wait_for(site.began.wait(), 5)
+    idle_ones: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    for opened in (2, 3):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(sent)
+        if sent.endswith(b"{}"):
+            assert b"echo" in await asyncio.wait_for(reader.readuntil(b"echo"), 5)
+        idle_ones.append((reader, writer))
+        await wait_until_open(opened)
+        await wait_until_idle(opened - 1)
+    assert (await ask(site, REQUEST.replace(b"/wait", b"/echo"))).endswith(b"echo")
+    (first, first_writer), (second, second_writer) = idle_ones
+    with suppress(ConnectionError):
+        assert await asyncio.wait_for(first.read(), 5) == b""
+    assert not second.at_eof()
+    assert not site.left.is_set()
+    for writer in (first_writer, second_writer, busy):
+        writer.close()
+    await wait_until_open(0)
+
+
+async def test_a_crowd_that_asks_nothing_keeps_nobody_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.connection, "MOST_CONNECTIONS", 10)
+    crowd = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(40)]
+    for _, writer in crowd:
+        writer.write(b"POST /echo HTTP/1.1\r\nX:")
+    await wait_until_open(10)
+    for _ in range(20):
+        assert (await ask(site, REQUEST.replace(b"/wait", b"/echo"))).endswith(b"echo")
+    for _, writer in crowd:
+        writer.close()
+    await wait_until_open(0)
+    await wait_until_idle(0)
+
+
+async def test_a_head_that_comes_byte_by_byte_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.connection, "HEAD_S", 0.3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    began_s = time.monotonic()
+    answer = asyncio.create_task(reader.read())
+    for byte in REQUEST:
+        if answer.done():
+            break
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+    told = await asyncio.wait_for(answer, 5)
+    assert told.startswith(b"HTTP/1.1 408 ")
+    assert b"head_too_slow" in told
+    assert 0.25 < time.monotonic() - began_s < 1.0
+    writer.close()
+    await wait_until_open(0)
+
+
+async def test_no_time_runs_between_requests_nor_while_one_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.connection, "HEAD_S", 0.02)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    for pause_s in (0.1, 0.1, 0):
+        writer.write(REQUEST.replace(b"/wait", b"/echo"))
+        assert (await asyncio.wait_for(reader.readuntil(b"echo"), 5)).startswith(b"HTTP/1.1 200")
+        await asyncio.sleep(pause_s)
+    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -175,4 +250,10 @@ async def ask(site: Site, request: bytes) -> bytes:
 async def wait_until_open(connections: int) -> None:
     async with asyncio.timeout(2):
         while WatchedConnection.open_now != connections:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.01)
+
+
+async def wait_until_idle(connections: int) -> None:
+    async with asyncio.timeout(2):
+        while len(WatchedConnection._idle) != connections:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ import pytest
 from server import errors
 from server.metrics.families import FAMILIES
 from server.policy import list_limits
-from server.policy_file.edit import write_value
+from server.policy_file.template import write_default
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -25,7 +25,7 @@ def test_policy_page_is_what_the_limits_say() -> None:
     page = (ROOT / "docs" / "policy.md").read_text()
     for limit in list_limits():
         row = next((line for line in page.splitlines() if line.startswith(f"| `{limit.key}`")), "")
-        for part in (limit.description, limit.allowed, str(limit.effect), write_value(limit.default)):
+        for part in (limit.description, limit.allowed, str(limit.effect), write_default(limit)):
             assert part in row, limit.key
         assert ("not enforced yet" in row) is not limit.enforced, limit.key
 

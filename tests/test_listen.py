@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from server.errors import AddressInUse, AddressInvalid
-from server.listen import bind_socket, format_address, is_loopback, reachable_host
+from server.listen import bind_socket, format_address, reachable_host
 from server.machine import find_listener, read_machine_bytes, read_resident_bytes
 
 
@@ -64,23 +64,6 @@ def test_an_address_that_cannot_be_bound_is_one_sentence(host: str, port: int, s
     with pytest.raises(AddressInvalid, match=says) as caught:
         bind_socket(host, port)
     assert "--host" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.4", False),
-        ("box.local", False),
-    ],
-)
-def test_only_loopback_counts_as_this_machine_alone(host: str, loopback: bool):
-    assert is_loopback(host) is loopback
 
 
 def test_localhost_binds_ipv4():

@@ -214,3 +214,21 @@ def test_a_stream_that_nobody_reads_blocks_no_logger_and_says_what_was_lost():
     handler.close()
     assert re.search(r"\(\d+ lines dropped: nobody read them\)\nafter\n$", stream.getvalue())
     assert "line 0\n" in stream.getvalue()
+
+
+def test_a_traceback_cannot_steer_a_terminal_nor_fake_a_line_nor_quote_without_end(tmp_path: Path):
+    ring = EventRing()
+    setup = log_to_file(ring, 7, tmp_path)
+    try:
+        raise ValueError("\x1b]52;c;aGk=\x07\u202e\n2026-11-30 14:02:11.402 INFO    api all is well\n" + "x" * 100_000)
+    except ValueError:
+        logging.getLogger("server.api").exception("it broke: %s", "y" * 100_000)
+    setup.close()
+    text = (tmp_path / "homebase-7.log").read_text()
+    assert text.replace("\n", "").isprintable()
+    assert "ValueError: \\x1b]52;c;aGk=\\x07\\u202e" in text
+    assert len([line for line in text.splitlines() if not line.startswith("    ")]) == 1
+    assert len(text) < 10_000
+    (notice,) = lines_of(ring)
+    assert notice.message.isprintable()
+    assert len(notice.message) <= 2000

@@ -18,7 +18,6 @@ from server.policy import (
     find_limit,
     list_foreign_tables,
     list_limits,
-    list_warnings,
     parse_limit,
     read_limit,
     validate_policy,
@@ -169,22 +168,34 @@ def test_near_misses_and_lone_keys_are_not_foreign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "key", "warned"),
+    ("value", "words"),
     [
-        ("127.0.0.1", "", False),
-        ("127.1.2.3", "", False),
-        ("::1", "", False),
-        ("localhost", "", False),
-        ("0.0.0.0", "", True),
-        ("192.168.1.4", "", True),
-        ("example.org", "", True),
-        ("0.0.0.0", "k", False),
+        ("sk-pasted", "server.keys: what is given is not a table; allowed: up to 64 lines"),
+        ({"alice": "sk-pasted"}, "server.keys: not all of it is allowed; allowed: up to 64 lines"),
+        ({"a/b": "A"}, "server.keys: not all of it is allowed"),
+        ({"alice": 1}, "server.keys: not all of it is allowed"),
+        ({f"n{n}": "A" for n in range(65)}, "server.keys: not all of it is allowed"),
     ],
 )
-def test_wide_address_without_a_key_is_warned_about(host: str, key: str, warned: bool) -> None:
-    warnings = list_warnings(validate_policy({"server": {"host": host, "api_key": key}}))
-    assert bool(warnings) == warned
-    assert all(host in warning for warning in warnings)
+def test_a_table_of_keys_is_judged_without_quoting_what_may_be_a_key(value: Any, words: str) -> None:
+    error = refusal_of({"server": {"keys": value}})
+    assert error.message.startswith(words)
+    assert error.key == "server.keys"
+    assert "pasted" not in error.message
+
+
+def test_a_key_in_the_place_of_a_variables_name_is_not_quoted() -> None:
+    error = refusal_of({"server": {"api_keys_env": "sk-pasted"}})
+    assert error.message.startswith("server.api_keys_env: what is given is not allowed")
+
+
+def test_a_table_reads_as_its_lines_and_is_typed_in_the_file_only() -> None:
+    tables = {"server": {"keys": {"alice": "KEY_A", "bob": "KEY_B"}}}
+    lines = ("alice = KEY_A", "bob = KEY_B")
+    assert read_limit(validate_policy(tables), "server.keys") == lines
+    assert apply_changes({}, {"server.keys": lines}) == tables
+    with pytest.raises(PolicyInvalid, match="edit it in the file"):
+        parse_limit("server.keys", "alice = KEY_A")
 
 
 def test_apply_changes_copies_and_makes_tables() -> None:

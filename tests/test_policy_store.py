@@ -389,3 +389,70 @@ def test_any_sequence_of_edits_is_in_file_and_force_and_undone(
         store.undo()
     assert file.read_bytes() == text.encode()
     assert store.state.policy == states[0].policy
+
+
+def test_a_key_that_the_environment_lacks_keeps_the_file_out_with_its_line(
+    file: Path, build: Callable[..., PolicyStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = build(file)
+    file.write_text(TEXT + '[server.keys]\nalice = "HOMEBASE_TEST_KEY"\n')
+    state = store.reload()
+    assert state.problem is not None
+    assert state.problem.startswith("homebase.toml:12: server.keys: the environment variable HOMEBASE_TEST_KEY is not")
+    assert state.policy.server.keys == {}
+    with pytest.raises(PolicyInvalid, match=r"homebase\.toml:12"):
+        PolicyStore(file, b"").load()
+    monkeypatch.setenv("HOMEBASE_TEST_KEY", "k")
+    assert store.reload().problem is None
+    assert store.state.policy.server.keys == {"alice": "HOMEBASE_TEST_KEY"}
+    assert store.state.origins["server.keys"] == "homebase.toml:12"
+    assert store.view().values["server.keys"] == ("alice = HOMEBASE_TEST_KEY",)
+
+
+def test_an_edit_that_names_a_variable_that_is_not_there_is_not_saved(
+    file: Path, build: Callable[..., PolicyStore]
+) -> None:
+    store = build(file)
+    changes = {"server.api_keys_env": "HOMEBASE_TEST_GONE"}
+    assert "HOMEBASE_TEST_GONE is not set" in (store.draft(changes).problem or "")
+    with pytest.raises(PolicyInvalid, match="HOMEBASE_TEST_GONE is not set"):
+        store.edit(changes, store.state.etag)
+    assert file.read_text() == TEXT
+
+
+def test_the_table_of_keys_is_kept_and_not_edited(
+    file: Path, build: Callable[..., PolicyStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOMEBASE_TEST_KEY", "k")
+    text = TEXT + '[server.keys]\nalice = "HOMEBASE_TEST_KEY"  # hers\n'
+    file.write_text(text)
+    store = build(file)
+    with pytest.raises(PolicyUnwritable, match=r"server\.keys is a table of your own names; edit it in homebase\.toml"):
+        store.edit({"server.keys": ("alice = OTHER",)}, store.state.etag)
+    store.edit({"server.allow_unauthenticated": True}, store.state.etag)
+    assert '[server.keys]\nalice = "HOMEBASE_TEST_KEY"  # hers\n' in file.read_text()
+    assert store.state.policy.server.allow_unauthenticated
+
+
+@pytest.mark.parametrize("changes", [{"server.host": "0.0.0.0", "server.api_key": ""}, {"server.api_key": ""}])
+def test_no_edit_opens_the_server_to_everyone_by_the_way(
+    file: Path, build: Callable[..., PolicyStore], changes: dict[str, LimitValue]
+) -> None:
+    file.write_text(TEXT.replace("[server]", '[server]\nhost = "0.0.0.0"'))
+    store = build(file)
+    assert "homebase.toml:3: server.host 0.0.0.0 answers other machines too" in (store.draft(changes).problem or "")
+    with pytest.raises(PolicyInvalid, match="no key is set"):
+        store.edit(changes, store.state.etag)
+    opened = store.edit({**changes, "server.allow_unauthenticated": True}, store.state.etag)
+    assert opened.warnings
+
+
+def test_flags_count_for_who_is_answered(tmp_path: Path, file: Path, build: Callable[..., PolicyStore]) -> None:
+    wide = {"server.host": ("0.0.0.0", "--host")}
+    with pytest.raises(PolicyInvalid, match=r"^--host: server\.host 0\.0\.0\.0 answers other machines"):
+        build(tmp_path / "none.toml", wide)
+    assert build(file, wide).state.policy.server.api_key
+    file.write_text('[server]\nhost = "0.0.0.0"\n')
+    with pytest.raises(PolicyInvalid, match=r"^homebase\.toml:2: server\.host"):
+        build(file)
+    assert not build(file, {"server.host": ("127.0.0.1", "--host")}).state.warnings

@@ -457,6 +457,41 @@ async def test_the_console_stops_a_stream_and_its_client_is_told(rig: Rig):
     rig.wait_until("the slot is free", lambda: rig.source.snapshot().admission.in_flight == 0)
 
 
+async def test_another_connection_ends_a_stream_and_its_client_is_told_as_by_the_console(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    rig.start()
+    rig.open_stream()
+    (stream,) = rig.source.snapshot().streams
+    url = f"{rig.url}/v1/requests/chatcmpl-{stream.id.removeprefix('req-')}/cancel"
+    async with httpx.AsyncClient(timeout=10) as client:
+        answer = await client.post(url)
+        assert (answer.status_code, answer.json()["id"]) == (200, stream.id)
+        await asyncio.to_thread(rig.join_clients)
+        assert '"stream_stopped"' in rig.told[-1]
+        again = await client.post(url)
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "request_not_live")
+    assert any("stopped by a request of a client" in record.getMessage() for record in caplog.records)
+    rig.wait_until("the slot is free", lambda: rig.source.snapshot().admission.in_flight == 0)
+
+
+def test_an_open_servers_last_key_cannot_be_taken_away_while_it_runs(tmp_path: Path, model: SteppedModel):
+    rig = Rig(tmp_path, model)
+    rig.config.write_text('[server]\nhost = "0.0.0.0"\napi_key = "k"\n')
+    try:
+        rig.start()
+        # In the file it would be a server for this machine alone at the next start; this run is not.
+        rig.config.write_text('[server]\nhost = "127.0.0.1"\n')
+        rig.wait_until("the edit is in force", lambda: not rig.source.policy().policy.server.api_key)
+        for headers in ({}, {"authorization": "Bearer k"}):
+            answer = httpx.get(f"{rig.url}/health", headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert not rig.source.snapshot().answers_strangers
+    finally:
+        rig.close()
+
+
 async def test_acting_after_the_end_is_an_error_and_not_a_wait(rig: Rig):
     rig.start()
     rig.runtime.stop()
@@ -468,13 +503,25 @@ def test_an_open_address_without_a_key_is_warned_of(
     tmp_path: Path, model: SteppedModel, caplog: pytest.LogCaptureFixture
 ):
     rig = Rig(tmp_path, model)
-    rig.config.write_text('[server]\nhost = "0.0.0.0"\n')
+    rig.config.write_text('[server]\nhost = "0.0.0.0"\nallow_unauthenticated = true\n')
     try:
         rig.start()
-        assert any("api_key" in record.message for record in caplog.records if record.levelname == "WARNING")
-        assert any("api_key" in warning for warning in rig.source.policy().warnings)
+        told = [r.message for r in caplog.records if r.levelname == "WARNING" and "without any key" in r.message]
+        assert len(told) == 1
+        assert rig.source.policy().warnings == tuple(told)
+        assert rig.source.snapshot().answers_strangers
     finally:
         rig.close()
+
+
+def test_an_open_address_without_a_key_is_not_bound(tmp_path: Path, model: SteppedModel):
+    rig = Rig(tmp_path, model)
+    rig.config.write_text('[server]\nhost = "0.0.0.0"\n')
+    with pytest.raises(PolicyInvalid, match=r"allow_unauthenticated = true"):
+        rig.start()
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", rig.port))
+    rig.close()
 
 
 def test_idle_snapshots_are_cheap(rig: Rig):

@@ -243,6 +243,11 @@ class PolicyScreen(Screen[None]):
         self.editing = self.editing.typed(event.key, event.text)
         self._redraw(preview=True)
 
+    @on(LimitTable.NotHere)
+    def _explain_table(self) -> None:
+        key, file = self.query_one(LimitTable).cursor_key, file_name(self.editing.state)
+        self._tell("▲", f"{key} has names of your own in it: edit it in {file}, which is noticed at once.")
+
     @on(LimitField.PasteRefused)
     def _explain_paste(self, event: LimitField.PasteRefused) -> None:
         self._tell("✕", f"{event.lines} lines were pasted and a limit takes one, so nothing was inserted.")
@@ -250,7 +255,10 @@ class PolicyScreen(Screen[None]):
     def action_default(self) -> None:
         """Type the default for the limit under the cursor."""
         key = self.query_one(LimitTable).cursor_key
-        self._take_typed(LimitTable.Typed(key, write_text(LIMITS[key].default)))
+        if LIMITS[key].kind == "table":
+            self._explain_table()
+        else:
+            self._take_typed(LimitTable.Typed(key, write_text(LIMITS[key].default)))
 
     def action_drop(self) -> None:
         """Drop the edit of the limit under the cursor."""

@@ -124,7 +124,7 @@ class StreamsScreen(Screen[None]):
         table = bool(snapshot.streams) and (self._wants_table or fitting is None)
         self._set_table(table)
         if not snapshot.streams:
-            asks_key = bool(self._source.policy().policy.server.api_key)
+            asks_key = self._source.policy().policy.server.wants_key
             bands.show_text(empty_lines(snapshot, asks_key, plan.main_width, rows))
         elif table:
             self.query_one(StreamTable).show_streams(snapshot.streams, plan.main_width)

@@ -81,7 +81,7 @@ def field_span(key: str, width: int) -> tuple[int, int]:
     """Where the field of a limit opens in its row: first cell and number of cells."""
     start = MARK_WIDTH + NAME_WIDTH
     room = width - start - 1
-    return start, max(4, room if LIMITS[key].kind in ("str", "list") else min(VALUE_WIDTH - 1, room))
+    return start, max(4, room if LIMITS[key].kind in ("str", "list", "table") else min(VALUE_WIDTH - 1, room))
 
 
 def list_lines(editing: Editing, rows: Sequence[Row], cursor: str, width: int) -> list[Line]:

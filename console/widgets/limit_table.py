@@ -54,6 +54,9 @@ class LimitTable(VerticalScroll, can_focus=True):
     class Moved(Message):
         """The cursor is on another limit."""
 
+    class NotHere(Message):
+        """The limit under the cursor is edited in the file only."""
+
     class Typed(Message):
         """A limit has a new text."""
 
@@ -149,11 +152,14 @@ class LimitTable(VerticalScroll, can_focus=True):
             self.go_to(key)
 
     def action_edit(self) -> None:
-        """Open the field; yes-or-no and choices go to their next value instead."""
-        if LIMITS[self.cursor_key].kind in ("bool", "choice"):
-            self.action_step(1)
-            return
-        self._open_field()
+        """Open the field; yes-or-no and choices go to their next value instead, and tables have no field."""
+        match LIMITS[self.cursor_key].kind:
+            case "bool" | "choice":
+                self.action_step(1)
+            case "table":
+                self.post_message(self.NotHere())
+            case _:
+                self._open_field()
 
     def _open_field(self) -> None:
         self._reveal()

@@ -71,6 +71,8 @@ def _rows(name: str, value: str, width: int) -> list[Line]:
 
 def _who(stream: StreamView) -> list[Line]:
     rows = [_row("lane", stream.lane, "bold"), _row("session", safe_text(stream.session))]
+    if stream.key:
+        rows.append(_row("key", safe_text(stream.key)))
     if stream.parent_session is not None:
         rows.append(_row("child of", safe_text(stream.parent_session)))
     rows += [_row("model", safe_text(stream.model)), _row("answer", "streamed" if stream.streaming else "in one piece")]

@@ -26,6 +26,10 @@ STATE_WORDS: dict[str, tuple[str, str, str]] = {
 """Symbol, word and colour of each state of the server."""
 
 
+OPEN_SIGN = "▲ NO KEY"
+"""Other machines are answered without any key, as the operator allowed."""
+
+
 class _Clocked(Protocol):
     clock: Callable[[], float]
 
@@ -48,6 +52,8 @@ def title_line(snapshot: Snapshot, place: str, now_s: float, width: int) -> Line
     head: list[Span] = [(" homebase ", "title-mark bold"), (f"{gap[1:]}{symbol} {word}", f"{role} bold")]
     if (age_s := stale_age_s(snapshot, now_s)) is not None:
         head.append((f"{gap}▲ STALE {format_seconds(age_s)}", "state-warning bold"))
+    if snapshot.answers_strangers:
+        head.append((f"{gap}{OPEN_SIGN}", "state-error bold"))
     right = _slots(snapshot, width)
     left: Line = tuple(head)
     for text, kind in _facts(snapshot, place, width):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from server.access import PLAIN_NAME
 from server.events import Lane
 
 NAME_CHARS = 64
@@ -32,6 +33,8 @@ class BodyFacts(msgspec.Struct, frozen=True):
     api_key: str
     peer: str
     """Address of the other end of the connection."""
+    key_name: str = ""
+    """Of the key that the request carries; empty when none is asked for."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -41,7 +44,9 @@ class Identity(msgspec.Struct, frozen=True):
     parent_session: str | None
     lane: Lane
     client: str
-    """From the User-Agent, short."""
+    """Whose key it is, where keys have names, and the User-Agent, short."""
+    key: str = ""
+    """The key's name. Sessions begin with it, so that nobody can take part in another key's."""
 
 
 class _Signal(msgspec.Struct, frozen=True):
@@ -55,12 +60,14 @@ class _Signal(msgspec.Struct, frozen=True):
 
 def identify(headers: Mapping[str, str], facts: BodyFacts) -> Identity:
     """Who sent a request. Header names are in lower case."""
-    client = name_client(headers.get("user-agent", ""))
+    client, key = name_client(headers.get("user-agent", "")), facts.key_name
+    if key and key != PLAIN_NAME:  # which is nobody's in particular
+        client = f"{key} {client}"
     for read in _SIGNALS:
         signal = read(headers)
         if signal is not None:
-            return _settle(signal, client)
-    return Identity(f"conversation-{_fingerprint(facts)}", None, "unknown", client)
+            return _settle(signal, client, key)
+    return Identity(_own(key, f"conversation-{_fingerprint(facts)}"), None, "unknown", client, key)
 
 
 def name_client(user_agent: str) -> str:
@@ -78,13 +85,18 @@ def make_printable(text: str, most_chars: int) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
-def _settle(signal: _Signal, client: str) -> Identity:
-    session = make_printable(signal.session, NAME_CHARS)
-    parent = make_printable(signal.parent, NAME_CHARS) if signal.parent else None
+def _own(key: str, session: str) -> str:
+    """A session under the key that it came with; no name of a key has a slash."""
+    return f"{key}/{session}" if key else session
+
+
+def _settle(signal: _Signal, client: str, key: str) -> Identity:
+    session = _own(key, make_printable(signal.session, NAME_CHARS))
+    parent = _own(key, make_printable(signal.parent, NAME_CHARS)) if signal.parent else None
     if parent == session:
         parent = None  # its own parent: the root of its conversation
     lane = signal.lane or ("child" if parent else "parent")
-    return Identity(session, parent, lane, client)
+    return Identity(session, parent, lane, client, key)
 
 
 def _read_plain(session_name: str, parent_name: str) -> Callable[[Mapping[str, str]], _Signal | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator
 from typing import cast
@@ -11,11 +12,21 @@ from quart import Quart, Request, Response, g, request
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 
+from server.access import KeySource
 from server.api.body import LIMIT_BYTES, BoundedBody, drain_body
+from server.api.cancel import add_cancel
 from server.api.dialects import add_dialects
 from server.api.failures import Failure, build_failure, find_dialect, internal_error
 from server.api.front import FrontedQuart
-from server.api.guard import check_host, check_key, check_origin, preflight_headers
+from server.api.guard import (
+    check_head,
+    check_host,
+    check_key,
+    check_origin,
+    preflight_headers,
+    read_authority,
+    read_keys,
+)
 from server.api.health import add_health
 from server.api.homebase import add_homebase
 from server.api.metrics import add_metrics
@@ -52,6 +63,7 @@ def build_app(services: Services) -> Quart:
     _add_guard(app, services)
     _add_error_answers(app, services)
     add_dialects(app, services)
+    add_cancel(app, services)
     add_models(app, services)
     add_health(app, services)
     add_homebase(app, services)
@@ -63,17 +75,22 @@ def build_app(services: Services) -> Quart:
 def _add_guard(app: Quart, services: Services) -> None:
     # The address that the server was started with: a later edit of it changes nothing until the next start.
     bound_host = services.read_policy().server.host
+    keys = KeySource(os.environ)
 
     async def check_caller() -> Response | None:
-        g.request_id, g.cors = f"req-{secrets.token_hex(6)}", {}
+        g.request_id, g.key_name, g.cors = f"req-{secrets.token_hex(6)}", "", {}
         policy, headers = services.read_policy().server, request.headers
+        g.keys = read_keys(headers.get("authorization"), headers.get("x-api-key"))
+        check_head(headers.items())
         host = headers.get("host", "")
         check_host(host, bound_host)
-        g.cors = check_origin(headers.get("origin"), host, policy.allowed_origins)
+        check_host(read_authority(request.scope.get("raw_path", b"")), bound_host)
+        for origin in headers.getlist("origin"):
+            g.cors = check_origin(origin, host, policy.allowed_origins)
         if request.method == "OPTIONS" and g.cors and "access-control-request-method" in headers:
             return Response(b"", status=204, headers=preflight_headers(headers.get("access-control-request-headers")))
         if request.method != "OPTIONS":
-            check_key(headers.get("authorization"), policy.api_key)
+            g.key_name = check_key(g.keys, keys.read(policy), policy, bound_host)
         return None
 
     async def sign_response(response: Response) -> Response:
@@ -95,7 +112,7 @@ def _add_error_answers(app: Quart, services: Services) -> None:
         return await answer_known(_translate(error))
 
     async def answer_unforeseen(error: Exception) -> Response:
-        log.error("a request broke: %r", error, exc_info=error, extra={"request_id": g.request_id})
+        log.error("a request broke: %s", type(error).__name__, exc_info=error, extra={"request_id": g.request_id})
         return await answer_known(internal_error(g.request_id))
 
     app.register_error_handler(HomebaseError, answer_known)

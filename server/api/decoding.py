@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from server.admission.sessions import make_printable
+from server.api.json_shape import check_shape
 from server.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -25,14 +27,14 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
 def decode_object(body: bytes, content_type: str = "") -> dict[str, Any]:
     """The JSON object in a body. Raises InvalidRequest.
 
-    Strict: UTF-8, no NaN or Infinity, no lone surrogate. The content type is only used to explain a failure.
+    Bounded in time and memory: `server.api.json_shape` looks first. Strict: UTF-8, no NaN or Infinity, no lone
+    surrogate. The content type is only used to explain a failure.
     """
     if not body.strip():
         raise InvalidRequest("The request body is empty; send a JSON object.")
+    check_shape(body)
     try:
         document = msgspec.json.decode(body.removeprefix(_UTF8_MARK))
-    except RecursionError:
-        raise InvalidRequest("The request body is nested too deeply.") from None
     except msgspec.ValidationError:
         raise InvalidRequest("The request body has a number that is too large to be used.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -51,8 +53,6 @@ def convert(document: Mapping[str, Any], into: type[T], expected: Mapping[str, s
         return msgspec.convert(document, into, strict=True)
     except msgspec.ValidationError as fault:
         raise _explain_field(str(fault), document, expected) from None
-    except RecursionError:
-        raise InvalidRequest("The request body is nested too deeply.") from None
 
 
 def describe_field(param: str, document: Mapping[str, Any], expected: Mapping[str, str]) -> InvalidRequest:
@@ -76,7 +76,7 @@ def show_value(value: Any) -> str:
     if isinstance(value, dict | list):
         return _kind(value)
     text = msgspec.json.encode(value).decode() if not isinstance(value, int) or abs(value) < 2**63 else "a huge number"
-    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
+    return make_printable(text, SHOWN_CHARS)
 
 
 def _explain_field(fault: str, document: Mapping[str, Any], expected: Mapping[str, str]) -> InvalidRequest:

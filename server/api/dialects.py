@@ -13,7 +13,6 @@ from server.api.completions.endpoint import CompletionEndpoint
 from server.api.generation.answering import Answering
 from server.api.generation.asked import Caller
 from server.api.generation.door import Door
-from server.api.guard import read_bearer
 from server.api.messages.endpoint import MessagesEndpoint
 from server.api.services import Services
 from server.api.tokens import TokenEndpoints
@@ -56,8 +55,9 @@ def _read_caller() -> Caller:
     return Caller(
         request_id=g.request_id,
         headers={name.lower(): _read_header(value) for name, value in request.headers.items()},
-        api_key=read_bearer(request.headers.get("authorization")),
+        api_key="" if g.key_name else next(iter(g.keys), ""),
         peer=peer[0] if peer else "",
+        key_name=g.key_name,
     )
 
 

@@ -80,6 +80,8 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.ContextLengthExceeded: _BAD_REQUEST,
     errors.BodyTooLarge: Row(413, "invalid_request_error"),
     errors.BodyTooSlow: Row(408, "invalid_request_error", can_retry=False),
+    errors.HeadTooLarge: Row(431, "invalid_request_error"),
+    errors.RequestNotLive: _NOT_FOUND,
     errors.Forbidden: Row(403, "permission_error"),
     errors.KeyRejected: Row(401, "authentication_error"),
     errors.RouteNotFound: _NOT_FOUND,

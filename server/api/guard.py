@@ -1,4 +1,4 @@
-"""Who may call: API key, Host and Origin. Pure checks on header values.
+"""Who may call: API key, Host and Origin, and how long a head may be. Pure checks on header values.
 
 Why Host and Origin matter for a server at loopback: any web page that the operator visits can send requests there,
 openly (then the browser adds Origin) or by pointing a name of its own at 127.0.0.1 (then Host is that name).
@@ -6,12 +6,14 @@ openly (then the browser adds Origin) or by pointing a name of its own at 127.0.
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from server.errors import Forbidden, KeyRejected
+from server.access import KeyRing, answers_strangers, is_loopback
+from server.errors import Forbidden, HeadTooLarge, KeyRejected
+from server.policy import ServerPolicy
 
 CONTAINER_HOSTS = frozenset({"host.docker.internal", "host.containers.internal", "host.lima.internal"})
 """Names under which a container reaches its host's loopback; `.internal` is reserved, so no web page can own one."""
@@ -20,16 +22,22 @@ CORS_METHODS = "GET, POST, OPTIONS"
 CORS_EXPOSED = "x-request-id, retry-after, x-should-retry"
 CORS_MAX_AGE_S = 600
 
+MOST_HEADERS = 100
+MOST_HEAD_BYTES = 16 * 1024
+"""Names and values together. Agents send 10 to 25 headers and under 4 KiB."""
+
+_HOST = re.compile(r"(?P<name>\[[^\[\]@/\\]*\]|[^\[\]:@/\\]*)(:[0-9]*)?")
+"""A name or an address, in brackets where it has colons, and a port; nobody's name before an @."""
+
 
 def check_host(host_header: str, bound_host: str) -> None:
     """Refuse a Host that no honest client of a loopback server sends. Raises Forbidden.
 
     An address is always fine: a page cannot make a browser send another address than the one that it came from.
     """
-    if not host_header or not _is_loopback(bound_host):
+    if not host_header or not is_loopback(bound_host):
         return
-    name = _host_name(host_header)
-    if _is_safe_name(name) or name == bound_host.lower():
+    if _is_safe_name(_host_name(host_header)):
         return
     raise Forbidden(
         f"This server listens for this machine only and does not answer to the name {host_header[:100]!r}; "
@@ -65,29 +73,52 @@ def preflight_headers(requested_headers: str | None) -> dict[str, str]:
     }
 
 
-def check_key(authorization: str | None, api_key: str) -> None:
-    """Compare the bearer token with the policy's key, in constant time. Raises KeyRejected."""
-    if not api_key:
-        return
-    given = read_bearer(authorization)
-    if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), api_key.encode("utf-8", "surrogatepass")):
-        return
-    fault = "is not the right one" if given else "is missing"
-    raise KeyRejected(f"The API key {fault}: send it as `Authorization: Bearer ...`.")
+def check_head(headers: Iterable[tuple[str, str]]) -> None:
+    """Refuse a head that no client sends. Raises HeadTooLarge."""
+    sizes = [len(name) + len(value) for name, value in headers]
+    if len(sizes) > MOST_HEADERS:
+        raise HeadTooLarge(f"A request may have at most {MOST_HEADERS} headers; this one has {len(sizes):,}.")
+    if sum(sizes) > MOST_HEAD_BYTES:
+        raise HeadTooLarge(
+            f"The head of a request may have at most {MOST_HEAD_BYTES:,} bytes; this one has {sum(sizes):,}."
+        )
+
+
+def check_key(given: Sequence[str], keys: KeyRing, server: ServerPolicy, bound_host: str) -> str:
+    """Who is asking: the name of the first key that is one of ours, empty when none is asked for. Raises KeyRejected.
+
+    Without a key, a server that was started for others answers nobody: its last one was taken away while it runs.
+    """
+    if not keys.names:
+        if is_loopback(bound_host) or answers_strangers(bound_host, server):
+            return ""
+        raise KeyRejected(
+            f"This server listens at {bound_host} for other machines too and has no key left to ask for; its operator "
+            "has to set one, or server.allow_unauthenticated = true."
+        )
+    found = [name for name in map(keys.find, given) if name is not None]
+    if found:
+        return found[0]
+    fault = "is not the right one" if any(given) else "is missing"
+    raise KeyRejected(f"The API key {fault}: send it as `Authorization: Bearer ...` or as `x-api-key: ...`.")
+
+
+def read_keys(authorization: str | None, x_api_key: str | None) -> tuple[str, ...]:
+    """The keys that a request carries: the bearer token, as OpenAI's clients do, and `x-api-key`, as Anthropic's."""
+    return tuple(key for key in (read_bearer(authorization), (x_api_key or "").strip()) if key)
+
+
+def read_authority(target: bytes) -> str:
+    """Host and port of a request's target in absolute form (`http://host/path`), empty for any other form."""
+    if target.startswith(b"/"):
+        return ""
+    return _netloc(target.decode("latin-1"))
 
 
 def read_bearer(authorization: str | None) -> str:
     """The token of an Authorization header, empty when there is none."""
     scheme, _, token = (authorization or "").strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def _is_loopback(host: str) -> bool:
-    """True when only this machine can reach a server that listens at `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return _is_local_name(host)
 
 
 def _netloc(origin: str) -> str:
@@ -99,11 +130,12 @@ def _netloc(origin: str) -> str:
 
 
 def _host_name(host_header: str) -> str:
-    """A Host header without its port and brackets, in lower case."""
-    host = host_header.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
+    """A Host header without its port and brackets, in lower case; empty for one that has another form.
+
+    A dot at the end means the same host, and browsers keep it.
+    """
+    found = _HOST.fullmatch(host_header.strip().lower())
+    return found["name"].strip("[]").removesuffix(".") if found else ""
 
 
 def _is_safe_name(name: str) -> bool:

@@ -110,6 +110,14 @@ OPERATIONS: tuple[Operation, ...] = (
         expected=DETOKENIZE_EXPECTED,
     ),
     Operation(
+        method="POST",
+        path="/v1/requests/{request_id}/cancel",
+        name="cancelRequest",
+        summary="Ends a request that is in flight.",
+        answer="What was ended, and in which phase.",
+        parameters=("request_id",),
+    ),
+    Operation(
         method="GET",
         path="/v1/models",
         name="listModels",

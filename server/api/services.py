@@ -58,6 +58,7 @@ class StreamObserver(Protocol):
         max_tokens: int,
         context_limit_tokens: int,
         streaming: bool,
+        key: str = "",
     ) -> None:
         """A request was admitted and is with the engine."""
         ...
@@ -87,3 +88,5 @@ class Services:
     tally: Tally
     """Is told by `telemetry`; the routes only read it."""
     build_snapshot: Callable[[], Snapshot]
+    stop_stream: Callable[[str, str], bool]
+    """Ends one stream; takes its id and by whom, for the log; False when it is already over."""

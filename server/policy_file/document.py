@@ -18,6 +18,7 @@ from server.errors import PolicyInvalid, PolicyUnwritable
 from server.policy import (
     apply_changes,
     dotted,
+    find_limit,
     list_foreign_tables,
     list_limits,
     read_limit,
@@ -92,6 +93,9 @@ def edit_document(document: PolicyDocument, changes: Mapping[str, LimitValue], n
     needed = {key: value for key, value in wanted.items() if read_limit(document.policy, key) != value}
     if not needed:
         return document
+    table = next((key for key in needed if find_limit(key).kind == "table"), None)
+    if table is not None:
+        raise PolicyUnwritable(f"{table} is a table of your own names; edit it in {name}, which is noticed.")
     refusal = PolicyUnwritable(f"{name} is written in a way that cannot be edited here; change it in an editor.")
     try:
         text = edit_text(document.text, needed)

@@ -37,7 +37,12 @@ def build_template() -> str:
         if here != table:
             table = here
             parts += ["", *_comment(_TABLES[table]), f"[{table}]"]
-        parts += ["", *describe_limit(limit), f"{limit.key.rpartition('.')[2]} = {write_value(limit.default)}"]
+        setting = (
+            f"[{limit.key}]"
+            if limit.kind == "table"
+            else f"{limit.key.rpartition('.')[2]} = {write_value(limit.default)}"
+        )
+        parts += ["", *describe_limit(limit), setting]
     return "\n".join(parts) + "\n"
 
 
@@ -46,7 +51,12 @@ def describe_limit(limit: Limit) -> Iterator[str]:
     yield from _comment(limit.description)
     unit = f" {limit.unit}" if limit.unit else ""
     felt = f"Takes effect {limit.effect}" if limit.enforced else "Read and shown, not enforced yet"
-    yield from _comment(f"Allowed: {limit.allowed}{unit}. Default: {write_value(limit.default)}. {felt}.")
+    yield from _comment(f"Allowed: {limit.allowed}{unit}. Default: {write_default(limit)}. {felt}.")
+
+
+def write_default(limit: Limit) -> str:
+    """A limit's default as the file has it."""
+    return "none" if limit.kind == "table" else write_value(limit.default)
 
 
 def _comment(text: str) -> Iterator[str]:

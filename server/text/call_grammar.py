@@ -50,8 +50,11 @@ def build_call_grammar(
     *,
     name: str | None = None,
     parallel: bool = True,
+    answer: Mapping[str, Any] | None = None,
 ) -> Grammar:
     """Nothing but calls: of any of the tools, or of the one by that name; one, or with `parallel` one or more.
+
+    With the schema of an `answer` the model may as well write that, JSON, and call nothing.
 
     In the XML form parameters come in the schema's order, each at most once, and a string's own limits (pattern,
     length) are not kept. Raises InvalidRequest, and UnsupportedParameter for a form that is not known here.
@@ -63,7 +66,11 @@ def build_call_grammar(
         )
     chosen = _choose(tools, name)
     check_schema({tool.name: dict(tool.parameters) for tool in chosen}, param)
-    lines = [(line, "The list of tools") for line in _write_frame(len(chosen), form, markers, parallel=parallel)]
+    frame = _write_frame(len(chosen), form, markers, parallel=parallel, may_answer=answer is not None)
+    lines = [(line, "The list of tools") for line in frame]
+    if answer is not None:
+        check_schema(answer, param)
+        lines.append((f"answer: {write_json_rule(answer)}", "The schema of the answer"))
     written = 0
     for number, tool in enumerate(chosen):
         for line in _write_xml(tool, number, param) if form == "qwen_xml" else _write_json(tool, number):
@@ -90,9 +97,11 @@ def _choose(tools: Sequence[Tool], name: str | None) -> list[Tool]:
     )
 
 
-def _write_frame(count: int, form: ToolForm, markers: CallMarkers, *, parallel: bool) -> Iterator[str]:
-    more = ' ("\\n"? call)*' if parallel else ""
-    yield f"start: {LEAD} call{more}"
+def _write_frame(
+    count: int, form: ToolForm, markers: CallMarkers, *, parallel: bool, may_answer: bool
+) -> Iterator[str]:
+    calling = 'call ("\\n"? call)*' if parallel else "call"
+    yield f"start: {LEAD} ({calling} | answer)" if may_answer else f"start: {LEAD} {calling}"
     begin = _quote(markers.begin) if markers.begin_id is None else f"<[{markers.begin_id}]>"
     end = _quote(markers.end) if markers.end_id is None else f"<[{markers.end_id}]>"
     calls = " | ".join(f"call_{number}" for number in range(count))

@@ -9,16 +9,19 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest
+from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from server.text.answer import AnswerReader
+from server.text.call_grammar import CallMarkers
 from server.text.chat_template import ChatTemplate, opens_thought
 from server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from server.text.guide import GuideBuilder
 from server.text.markers import find_markup, find_shown_ids
 from server.text.thinking import plan_thinking
 from server.text.tools import Tool
@@ -64,6 +67,8 @@ class TextCodec:
         """How thoughts and calls are marked in what the model writes."""
         self._hidden = stop_ids | (self._special - find_shown_ids(tokenizer, self.markup))
         self._turn_id = self._find_turn_id()
+        self.guides = GuideBuilder(self._backend, vocab_size, stop_ids)
+        """Holds answers to a form."""
 
     def encode_chat(
         self,
@@ -141,11 +146,23 @@ class TextCodec:
         """A fresh reader for one answer, of what a detokenizer shows of it."""
         return AnswerReader(self.markup, tools, opens_thought=opens_thought)
 
-    @cached_property
-    def call_start_id(self) -> int | None:
-        """The token that every call begins with; None where that takes several, or where there are no calls."""
-        ids = self._encode(self.markup.call.start) if self.markup.call is not None else []
+    def find_marker(self, marker: str) -> int | None:
+        """The token that a marker is; None for one that takes several, and for an empty one."""
+        ids = self._encode(marker)
         return ids[0] if len(ids) == 1 else None
+
+    @cached_property
+    def thought_end_ids(self) -> tuple[int, ...]:
+        """The tokens that end a thought; none where thoughts are not marked."""
+        return tuple(self._encode(self.markup.think.end)) if self.markup.think is not None else ()
+
+    @cached_property
+    def call_markers(self) -> CallMarkers | None:
+        """What stands before and after a call, and the tokens for it; None where there are no calls."""
+        call = self.markup.call
+        if call is None:
+            return None
+        return CallMarkers(call.start, call.end, self.find_marker(call.start), self.find_marker(call.end))
 
     def _find_turn_id(self) -> int | None:
         """The special token that a message begins with: the first of what opens the assistant's answer."""
@@ -195,7 +212,10 @@ def load_text_codec(folder: Path) -> TextCodec:
         # transformers builds an empty tokenizer, without a word, where the vocabulary's file is missing.
         raise CheckpointInvalid(f"The tokenizer in {folder} has no vocabulary (is tokenizer.json missing?).")
     stop_ids = {*_eos_ids(config), *_eos_ids(generation), *tokenizer.eos_token_ids}
-    return TextCodec(tokenizer, frozenset(stop_ids), _vocab_size(config) or len(tokenizer))
+    codec = TextCodec(tokenizer, frozenset(stop_ids), _vocab_size(config) or len(tokenizer))
+    with suppress(UnsupportedParameter):  # told to whoever asks for a form
+        codec.guides.prepare()
+    return codec
 
 
 def _read_json(path: Path) -> dict[str, Any]:

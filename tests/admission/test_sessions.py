@@ -85,3 +85,25 @@ def test_what_a_client_sends_is_safe_to_print() -> None:
     found = identify({"x-homebase-session": "a\x1b]0;title\x07", "x-homebase-parent-session": "p\u202e"}, FACTS)
     assert found == Identity("a\\x1b]0;title\\x07", "p\\u202e", "child", "unknown")
     assert len(make_printable("s" * 500, 64)) == 64
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-session-id": "s"}, {"x-session-id": "s", "x-parent-session-id": "p"}])
+def test_sessions_of_different_keys_never_meet(headers: dict[str, str]) -> None:
+    alice, bob, nobody = (
+        identify(headers, msgspec.structs.replace(FACTS, key_name=name)) for name in ("alice", "bob", "")
+    )
+    assert len({alice.session, bob.session, nobody.session}) == 3
+    assert alice.session == f"alice/{nobody.session}"
+    assert alice.parent_session == (f"alice/{nobody.parent_session}" if nobody.parent_session else None)
+    assert (alice.key, alice.client, alice.lane) == ("alice", "alice unknown", nobody.lane)
+
+
+def test_the_plain_key_is_nobodys_name() -> None:
+    found = identify({"x-session-id": "s"}, msgspec.structs.replace(FACTS, key_name="api_key"))
+    assert (found.client, found.session) == ("unknown", "api_key/s")
+
+
+def test_a_session_that_claims_anothers_key_stays_ones_own() -> None:
+    facts = msgspec.structs.replace(FACTS, key_name="bob")
+    found = identify({"x-session-id": "alice/s", "x-parent-session-id": "alice/p"}, facts)
+    assert (found.session, found.parent_session) == ("bob/alice/s", "bob/alice/p")

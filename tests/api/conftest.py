@@ -43,6 +43,7 @@ from server.policy import LimitValue, Policy, apply_changes, validate_policy
 from server.snapshot import ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 from server.text.detokenizer import ByteDetokenizer, Detokenizer
+from server.text.guide import GuideBuilder
 from server.text.markup import NO_MARKUP, Markers, Markup
 from server.text.thinking import plan_thinking
 from server.text.tokenizer import EncodedPrompt, TextCodec
@@ -61,6 +62,7 @@ class ByteCodec(TextCodec):
         self.vocab_size = 257
         self.seen: list[list[Mapping[str, Any]]] = []
         self.markup = NO_MARKUP
+        self.guides = GuideBuilder(None, self.vocab_size, self.stop_ids)
 
     def encode_chat(
         self,
@@ -214,6 +216,14 @@ class Rig:
     def ends(self) -> list[StreamEnded]:
         return [entry.notice for entry in self.ring.after(0) if isinstance(entry.notice, StreamEnded)]
 
+    def stop_stream(self, stream_id: str) -> bool:
+        dispatcher = self.engine.dispatcher
+        assert dispatcher is not None
+        if stream_id not in dispatcher.open_ids:
+            return False
+        dispatcher.cancel(stream_id)
+        return True
+
     def build_snapshot(self) -> Snapshot:
         return self.telemetry.build_snapshot(
             ServerFacts(
@@ -296,6 +306,7 @@ def build_rig() -> Rig:
         telemetry=observers,
         tally=tally,
         build_snapshot=rig.build_snapshot,
+        stop_stream=lambda stream_id, by: rig.stop_stream(stream_id),
     )
     rig.app = build_app(services)
     return rig

@@ -17,6 +17,7 @@ EVERYWHERE = [
     ("GET", "/homebase/snapshot"),
     ("GET", "/metrics"),
     ("POST", CHAT),
+    ("POST", "/v1/requests/req-1/cancel"),
     ("GET", "/nothing/here"),
 ]
 ANTHROPIC = [("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens")]
@@ -147,13 +148,75 @@ async def test_a_listed_page_may_ask_first_and_then_call(rig: Any, chat_body: An
 @pytest.mark.parametrize(("method", "path"), [*EVERYWHERE, *ANTHROPIC])
 async def test_with_a_key_set_every_path_wants_it(rig: Any, method: str, path: str) -> None:
     rig.set_policy(server__api_key="geheim")
-    for headers in ({}, {"authorization": "Bearer wrong"}):
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"x_api_key": "wrong"}):
         answer = await call(rig, method, path, **headers)
         assert answer.status_code == 401
         error = await read_error(answer)
         assert error.get("code", error.get("details", {}).get("error_code")) == "invalid_api_key"
         assert "geheim" not in (await answer.get_data()).decode()
-    assert (await call(rig, method, path, authorization="Bearer geheim")).status_code != 401
+    for headers in ({"authorization": "Bearer geheim"}, {"x_api_key": "geheim"}):
+        assert (await call(rig, method, path, **headers)).status_code != 401
+
+
+async def test_a_client_that_fills_both_places_needs_one_right_key(rig: Any) -> None:
+    rig.set_policy(server__api_key="geheim")
+    assert (await call(rig, "GET", "/health", authorization="Bearer unused", x_api_key="geheim")).status_code == 200
+    assert (await call(rig, "GET", "/health", authorization="Bearer geheim", x_api_key="unused")).status_code == 200
+
+
+async def test_who_asks_is_shown_and_their_key_never_is(
+    rig: Any, chat_body: Any, speak: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("KEY_A", "very-secret-a")
+    monkeypatch.setenv("KEYS_B", "very-secret-1,very-secret-2")
+    rig.set_policy(server__keys=("alice = KEY_A",), server__api_keys_env="KEYS_B", server__api_key="very-secret-0")
+    rig.engine.script = speak("x")
+    for key in ("very-secret-a", "very-secret-2", "very-secret-0"):
+        await rig.post(chat_body(), {"x-api-key": key, "user-agent": "curl/8", "x-session-id": "main"})
+    await rig.post(chat_body(), {"authorization": "Bearer very-secret-b"})
+    shown = [(stream.key, stream.client, stream.session) for stream in rig.streams()]
+    assert shown == [
+        ("alice", "alice curl/8", "alice/main"),
+        ("key-2", "key-2 curl/8", "key-2/main"),
+        ("api_key", "curl/8", "api_key/main"),
+    ]
+    snapshot = await (await call(rig, "GET", "/homebase/snapshot", x_api_key="very-secret-a")).get_data()
+    assert b"very-secret" not in snapshot
+    assert b"alice curl/8" in snapshot
+    assert "very-secret" not in f"{rig.ring.after(0)} {caplog.text}"
+
+
+async def test_a_key_that_is_not_asked_for_is_nobodys_name(rig: Any, chat_body: Any, speak: Any) -> None:
+    rig.engine.script = speak("x")
+    await rig.post(chat_body(), {"authorization": "Bearer sk-of-another-service", "user-agent": "curl/8"})
+    (stream,) = rig.streams()
+    assert (stream.key, stream.client) == ("", "curl/8")
+    assert "sk-of" not in f"{rig.build_snapshot()} {rig.ring.after(0)}"
+
+
+async def test_a_listed_page_may_send_what_anthropics_clients_send(rig: Any) -> None:
+    rig.set_policy(server__allowed_origins=("http://localhost:3000",), server__api_key="k")
+    asked = "anthropic-dangerous-direct-browser-access,anthropic-version,content-type,x-api-key"
+    preflight = await call(
+        rig,
+        "OPTIONS",
+        CHAT,
+        origin="http://localhost:3000",
+        access_control_request_method="POST",
+        access_control_request_headers=asked,
+    )
+    assert preflight.status_code == 204
+    assert preflight.headers["access-control-allow-headers"] == asked
+    assert "access-control-allow-credentials" not in preflight.headers
+    answer = await call(rig, "GET", "/v1/models", origin="http://localhost:3000", x_api_key="k")
+    assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
+
+
+async def test_more_headers_than_anyone_sends_are_refused(rig: Any) -> None:
+    answer = await call(rig, "GET", "/health", **{f"x_{n}": "y" for n in range(120)})
+    assert answer.status_code == 431
+    assert (await read_error(answer))["code"] == "head_too_large"
 
 
 async def test_the_host_rule_follows_the_address_that_was_bound_and_not_a_later_edit(rig: Any) -> None:

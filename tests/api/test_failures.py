@@ -52,6 +52,8 @@ EXAMPLES: list[tuple[HomebaseError, int, str, str | None, str]] = [
     ),
     (errors.BodyTooLarge(5, 6), 413, "invalid_request_error", None, "body_too_large"),
     (errors.BodyTooSlow("x"), 408, "invalid_request_error", None, "body_too_slow"),
+    (errors.HeadTooLarge("x"), 431, "invalid_request_error", None, "head_too_large"),
+    (errors.RequestNotLive("x"), 404, "invalid_request_error", None, "request_not_live"),
     (errors.Forbidden("x"), 403, "permission_error", None, "forbidden"),
     (errors.KeyRejected("x"), 401, "authentication_error", None, "invalid_api_key"),
     (errors.RouteNotFound("x"), 404, "invalid_request_error", None, "route_not_found"),
@@ -90,6 +92,7 @@ ANTHROPIC_KINDS = {
     408: "invalid_request_error",
     412: "invalid_request_error",
     413: "request_too_large",
+    431: "invalid_request_error",
     429: "rate_limit_error",
     500: "api_error",
 }

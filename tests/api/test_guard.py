@@ -1,9 +1,24 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from server.api.guard import check_host, check_key, check_origin, preflight_headers, read_bearer
-from server.errors import Forbidden, KeyRejected
+from server.access import KeyRing
+from server.api.guard import (
+    check_head,
+    check_host,
+    check_key,
+    check_origin,
+    preflight_headers,
+    read_authority,
+    read_bearer,
+    read_keys,
+)
+from server.errors import Forbidden, HeadTooLarge, KeyRejected
+from server.policy import ServerPolicy
+
+HERE = "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -19,6 +34,10 @@ from server.errors import Forbidden, KeyRejected
         "[::1]",
         "192.168.1.4:11234",
         "host.docker.internal:11234",
+        "localhost.:11234",
+        "localhost:",
+        "[FE80::1%eth0]:1",
+        " 127.0.0.1 ",
     ],
 )
 def test_honest_hosts_are_answered(host: str) -> None:
@@ -27,7 +46,40 @@ def test_honest_hosts_are_answered(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:11234", "localhost.evil.example", "127.0.0.1.evil.example", "evil:1:2", "[evil]:1"],
+    [
+        "evil.example",
+        "evil.example:11234",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "evil:1:2",
+        "[evil]:1",
+        "evil.example.",
+        "EVIL.example",
+        "localhost..",
+        "127.0.0.1@evil.example",
+        "localhost@evil.example:80",
+        "user:localhost@evil.example",
+        "evil.example@localhost",
+        "[::1]evil.example",
+        "[::1].evil.example",
+        "127.0.0.1:80@evil.example",
+        "127.0.0.1:evil.example",
+        "localhost/evil.example",
+        "localhost\\evil.example",
+        "localhost evil.example",
+        "localhost,evil.example",
+        "xn--lcalhost-8cf",
+        "l\u043ecalhost",
+        ".localhost.evil.example",
+        "::1",
+        "127.1",
+        "2130706433",
+        "host.docker.internal.evil.example",
+        "@",
+        ":80",
+        "[]",
+        "null",
+    ],
 )
 @pytest.mark.parametrize("bound", ["127.0.0.1", "::1", "localhost"])
 def test_a_foreign_name_for_this_machine_is_refused(host: str, bound: str) -> None:
@@ -72,22 +124,99 @@ def test_a_preflight_allows_what_the_browser_asked_for() -> None:
     assert "POST" in preflight_headers(None)["access-control-allow-methods"]
 
 
+def check(given: tuple[str, ...], keys: dict[str, str], host: str = HERE, **policy: Any) -> str:
+    return check_key(given, KeyRing(keys), ServerPolicy(**policy), host)
+
+
 def test_no_key_is_asked_for_when_none_is_set() -> None:
-    check_key(None, "")
+    assert check((), {}) == ""
+    assert check(("anything",), {}) == ""
+    assert check((), {}, "0.0.0.0", allow_unauthenticated=True) == ""
 
 
-def test_the_right_key_opens() -> None:
-    check_key("Bearer geheim-ě", "geheim-ě")
-    check_key("bearer  geheim", "geheim")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "box.local"])
+def test_a_server_for_others_whose_last_key_was_taken_away_answers_nobody(host: str) -> None:
+    for given in ((), ("anything",)):
+        with pytest.raises(KeyRejected, match="no key left"):
+            check(given, {}, host)
+
+
+def test_the_name_of_the_key_says_who_asks() -> None:
+    keys = {"api_key": "geheim-\u011b", "alice": "k-a"}
+    assert check(("geheim-\u011b",), keys) == "api_key"
+    assert check(("k-a",), keys, "0.0.0.0") == "alice"
+    assert check(("unused", "k-a"), keys) == "alice"
 
 
 @pytest.mark.parametrize(
-    ("header", "words"),
-    [(None, "missing"), ("", "missing"), ("Basic geheim", "missing"), ("Bearer wrong", "not the right one")],
+    ("given", "words"),
+    [((), "missing"), (("wrong",), "not the right one"), (("k-", "k-a ", "K-A"), "not the right one")],
 )
-def test_another_key_does_not(header: str | None, words: str) -> None:
+@pytest.mark.parametrize("host", [HERE, "0.0.0.0"])
+def test_another_key_does_not_open(given: tuple[str, ...], words: str, host: str) -> None:
     with pytest.raises(KeyRejected, match=words):
-        check_key(header, "geheim")
+        check(given, {"alice": "k-a"}, host, allow_unauthenticated=True)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key", "keys"),
+    [
+        (None, None, ()),
+        ("", "", ()),
+        ("Bearer a", None, ("a",)),
+        ("bearer  a", " b ", ("a", "b")),
+        ("Basic a", "b", ("b",)),
+        ("Bearer", "b", ("b",)),
+    ],
+)
+def test_keys_are_read_where_openai_and_anthropic_clients_put_them(
+    authorization: str | None, x_api_key: str | None, keys: tuple[str, ...]
+) -> None:
+    assert read_keys(authorization, x_api_key) == keys
+
+
+@pytest.mark.parametrize(
+    ("target", "authority"),
+    [
+        (b"/v1/models", ""),
+        (b"//evil.example/v1/models", ""),
+        (b"*", ""),
+        (b"http://evil.example/v1/models", "evil.example"),
+        (b"HTTP://Evil.Example:80", "evil.example:80"),
+        (b"http://127.0.0.1@evil.example/", "127.0.0.1@evil.example"),
+        (b"http://[bad", ""),
+    ],
+)
+def test_the_authority_of_a_target_in_absolute_form_is_a_host_too(target: bytes, authority: str) -> None:
+    assert read_authority(target) == authority
+
+
+def test_a_head_has_its_limits() -> None:
+    check_head([("x", "y")] * 100)
+    with pytest.raises(HeadTooLarge, match="at most 100 headers; this one has 101"):
+        check_head([("x", "y")] * 101)
+    check_head([("cookie", "y" * 16_000)])
+    with pytest.raises(HeadTooLarge, match="16,384 bytes; this one has 16,401"):
+        check_head([("x", "y" * 16_400)])
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://127.0.0.1:1@evil.example",
+        "http://127.0.0.1:1.evil.example",
+        "http://evil.example#127.0.0.1:1",
+        "http://127.0.0.1:2",
+        "http://127.0.0.1",
+        "http://localhost:1",
+        "file://",
+        "null",
+        "http://127.0.0.1:1, http://evil.example",
+    ],
+)
+def test_only_the_very_same_host_and_port_is_a_page_of_our_own(origin: str) -> None:
+    with pytest.raises(Forbidden):
+        check_origin(origin, "127.0.0.1:1", ())
 
 
 def test_the_token_is_read_from_the_header() -> None:

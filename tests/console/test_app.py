@@ -196,10 +196,10 @@ async def test_a_stop_that_came_too_late_or_broke_is_told(make_app: MakeApp, sou
         await pilot.press("x", "tab", "enter")
         await app.workers.wait_for_complete()
         assert toasts(app)[-1] == "s-41 was over already."
-        source.fails = RuntimeError("wires crossed")
+        source.fails = RuntimeError("wires\x1b[2J crossed")
         await pilot.press("x", "tab", "enter")
         await app.workers.wait_for_complete()
-        assert toasts(app)[-1] == "RuntimeError: wires crossed"
+        assert toasts(app)[-1] == "RuntimeError: wires\\x1b[2J crossed"
         assert app.is_running
 
 

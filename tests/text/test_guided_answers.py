@@ -96,7 +96,7 @@ class Asker:
     ) -> EngineRequest:
         prompt = self._codec.encode_chat([{"role": "user", "content": f"Write {name} as it was asked for."}])
         guide = self._builder.build(grammar, thought)
-        return EngineRequest(name, tuple(prompt), tokens, sampling, self._codec.stop_ids, guide=guide)
+        return EngineRequest(name, prompt.token_ids, tokens, sampling, self._codec.stop_ids, guide=guide)
 
 
 @pytest.fixture

@@ -19,7 +19,10 @@ class Caller(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     """Names in lower case."""
     api_key: str
+    """What it carries as a key where none is asked for; that tells conversations apart. Else empty."""
     peer: str
+    key_name: str = ""
+    """Of the key that it carries; empty when none is asked for."""
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):

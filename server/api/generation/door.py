@@ -16,11 +16,12 @@ from server.admission.sessions import BodyFacts, Identity, identify
 from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
 from server.api.generation.plan import check_model, plan_max_tokens
-from server.api.generation.prompt import build_reader, build_sampling, encode_prompt
+from server.api.generation.prompt import build_guide, build_reader, build_sampling, encode_prompt
 from server.api.generation.reply import Reply
 from server.api.generation.stream_life import StreamLife
 from server.api.generation.turns import first_text
 from server.api.services import Services, TokenStream
+from server.engine.guide import Guide
 from server.engine.request import EngineRequest, Sampling
 from server.errors import ContextLengthExceeded, InvalidRequest, Refusal
 from server.events import Lane, Refused
@@ -66,6 +67,8 @@ class Prompt(msgspec.Struct, frozen=True):
     """Where its messages begin."""
     opens_thought: bool
     """True when the answer begins in a thought."""
+    guide: Guide | None = None
+    """What the answer is held to."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -126,7 +129,7 @@ class Door:
         caller, prompt = asked.caller, asked.prompt
         turns = prompt.turns if isinstance(prompt, ChatPrompt) else ()
         opening = first_text(turns, "user") if turns else _describe_text(prompt)
-        facts = BodyFacts(first_text(turns, "system"), opening, caller.api_key, caller.peer)
+        facts = BodyFacts(first_text(turns, "system"), opening, caller.api_key, caller.peer, caller.key_name)
         return Knock(asked, identify(caller.headers, facts), model)
 
     async def _tokenize(self, knock: Knock) -> Prompt:
@@ -136,7 +139,8 @@ class Door:
         encoded = await self._encode(knock, codec, limit)
         ids = encoded.token_ids
         max_tokens = plan_max_tokens(len(ids), asked.max_tokens, asked.max_tokens_name, knock.model)
-        return Prompt(ids, max_tokens, sampling, codec.find_boundaries(ids), encoded.opens_thought)
+        guide = await self._pool.run(lambda: build_guide(asked, codec, opens_thought=encoded.opens_thought))
+        return Prompt(ids, max_tokens, sampling, codec.find_boundaries(ids), encoded.opens_thought, guide)
 
     async def _encode(self, knock: Knock, codec: TextCodec, limit_tokens: int | None) -> EncodedPrompt:
         asked, request_id = knock.asked, knock.asked.caller.request_id
@@ -189,6 +193,7 @@ class Door:
             parent_session=identity.parent_session,
             lane=identity.lane,
             client=identity.client,
+            key=identity.key,
             model=model.id,
             prompt_tokens=len(prompt.token_ids),
             cached_tokens=0,
@@ -239,4 +244,5 @@ def _build_engine_request(knock: Knock, prompt: Prompt, codec: TextCodec) -> Eng
         priority=PRIORITY[knock.identity.lane],
         top_logprobs=knock.asked.top_logprobs,
         boundaries=prompt.boundaries,
+        guide=prompt.guide,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -103,3 +104,17 @@ async def test_it_can_be_stopped_after_a_question(make_app: MakeApp, source: Fak
         await pilot.press("tab", "enter")
         await app.workers.wait_for_complete()
         assert source.acts == [("stop", "s-42")]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_whose_key_it_came_with_is_told(
+    make_app: MakeApp, source: FakeSource, read_screen: Read, size: tuple[int, int]
+) -> None:
+    streams = tuple(msgspec.structs.replace(stream, key="alice") for stream in source.shown.streams)
+    source.change(streams=streams)
+    app = make_app(source)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("enter")
+        app.tick()
+        await pilot.pause()
+        assert re.search(r"key +alice", read_screen(app))

@@ -242,7 +242,7 @@ async def test_a_file_that_is_gone_is_written_anew_by_the_next_save(edit: Any, p
 
 
 async def test_a_server_open_to_other_machines_without_a_key_is_warned_of(edit: Any, path: Path) -> None:
-    write(path, FILE.replace('api_key = "hunter2"', 'host = "0.0.0.0"'))
+    write(path, FILE.replace('api_key = "hunter2"', 'host = "0.0.0.0"\nallow_unauthenticated = true'))
 
     async def steps(screen: PolicyScreen, pilot: Any) -> None:
         assert "▲ server.host 0.0.0.0 answers other machines" in read_lines(screen, "#policy-told")

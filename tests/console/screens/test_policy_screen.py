@@ -16,7 +16,7 @@ KEY = "policy.max_in_flight"
 
 
 async def test_every_limit_is_listed_under_its_table(open_editor: Any) -> None:
-    async with open_editor((120, 40)) as editor:
+    async with open_editor((120, 50)) as editor:
         for key in editor.screen.editing.state.origins:
             table, _, name = key.rpartition(".")
             assert f"[{table}]" in editor.text
@@ -217,3 +217,16 @@ async def test_a_click_chooses_and_a_second_click_edits(open_editor: Any) -> Non
         await editor.settle()
         assert table.is_open
         assert table.cursor_key == chosen
+
+
+async def test_names_of_keys_are_shown_and_edited_in_the_file_only(open_editor: Any) -> None:
+    async with open_editor() as editor:
+        editor.change_outside(keys=("alice = HOMEBASE_KEY_ALICE",))
+        await editor.tick()
+        await editor.go_to("server.keys")
+        assert "alice = HOMEBASE_KEY_ALICE" in editor.text
+        for press in ("enter", "d", "space", "right"):
+            await editor.press(press)
+            assert not editor.screen.query_one(LimitTable).is_open
+            assert editor.screen.editing.drafts == {}
+        assert "edit it in homebase.toml" in editor.told

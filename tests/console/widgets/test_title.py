@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from console.widgets.lines import line_width
-from console.widgets.title import STATE_WORDS, mtp_word, stale_age_s, title_line
+from console.widgets.title import OPEN_SIGN, STATE_WORDS, mtp_word, stale_age_s, title_line
 
 if TYPE_CHECKING:
     from server.snapshot import Snapshot
@@ -56,3 +56,11 @@ def test_drafting_in_two_words(mtp: str, word: str) -> None:
 
 def test_other_screens_are_named(samples: Samples) -> None:
     assert "refusals" in shown(samples.empty(), 120, "refusals")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_server_that_answers_strangers_says_so_in_red(samples: Samples, width: int) -> None:
+    open_one = samples.snapshot(host="0.0.0.0", answers_strangers=True)
+    roles = {role for text, role in title_line(open_one, "homebase", NOW_S, width) if OPEN_SIGN in text}
+    assert roles == {"state-error bold"}
+    assert OPEN_SIGN not in shown(samples.snapshot(), width)
