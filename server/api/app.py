@@ -118,8 +118,9 @@ def _translate(error: HTTPException) -> HomebaseError:
     match error:
         case NotFound():
             return RouteNotFound(
-                f"There is nothing at {path}. This server answers POST /v1/chat/completions, GET /v1/models, "
-                "GET /v1/models/{id}, GET /health, GET /ready and GET /homebase/snapshot."
+                f"There is nothing at {path}. This server answers POST /v1/chat/completions, POST /v1/responses, "
+                "GET /v1/responses/{id}, GET /v1/models, GET /v1/models/{id}, GET /health, GET /ready and "
+                "GET /homebase/snapshot."
             )
         case WrongMethod():
             allowed = tuple(sorted(error.valid_methods or ()))

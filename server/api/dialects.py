@@ -13,6 +13,8 @@ from server.api.generation.answering import Answering
 from server.api.generation.asked import Caller
 from server.api.generation.door import Door
 from server.api.guard import read_bearer
+from server.api.responses.endpoint import ResponsesEndpoint
+from server.api.responses.routes import add_kept_responses
 from server.api.services import Services
 from server.errors import InvalidRequest
 from server.text.pool import TextPool
@@ -25,6 +27,9 @@ def add_dialects(app: Quart, services: Services) -> None:
     pool = TextPool()
     answering = Answering(services, Door(services, pool))
     _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
+    responses = ResponsesEndpoint(answering)
+    _add(app, "/v1/responses", responses.answer)
+    add_kept_responses(app, responses.kept, _read_caller)
 
     async def close_pool() -> None:
         pool.close()

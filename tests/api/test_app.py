@@ -16,6 +16,11 @@ EVERYWHERE = [
     ("GET", "/ready"),
     ("GET", "/homebase/snapshot"),
     ("POST", CHAT),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/resp_1"),
+    ("GET", "/v1/responses/resp_1/input_items"),
+    ("DELETE", "/v1/responses/resp_1"),
+    ("POST", "/v1/responses/resp_1/cancel"),
     ("GET", "/nothing/here"),
 ]
 
