@@ -29,6 +29,7 @@ def add_dialects(app: Quart, services: Services) -> None:
     _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
     responses = ResponsesEndpoint(answering)
     _add(app, "/v1/responses", responses.answer)
+    _add(app, "/v1/responses/input_tokens", responses.count)
     add_kept_responses(app, responses.kept, _read_caller)
 
     async def close_pool() -> None:

@@ -44,7 +44,7 @@ class Flight:
     async def cancel(self, within_s: float) -> None:
         """End the generation at the next step boundary, and wait until its reader has been told."""
         self._is_cancelled = True
-        self._life.tokens.cancel()
+        self._life.drop("cancelled by its client")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._over.wait()

@@ -100,7 +100,9 @@ async def test_a_stream_in_flight_is_cancelled(
     last = read_events(await (await task).get_data())[-1]
     assert (last["type"], last["response"]) == ("response.failed", cancelled)
     assert rig.admission.in_flight == 0
-    assert [end.outcome for end in rig.ends()] == ["cancelled"]
+    assert [(end.outcome, end.detail) for end in rig.ends()] == [
+        ("cancelled", "cancelled by its client in decode after 4 tokens")
+    ]
     again = await call(rig, "post", f"{response_id}/cancel")
     assert again.status_code == (200 if is_kept else 404)
     if is_kept:
