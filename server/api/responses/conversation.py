@@ -77,5 +77,5 @@ def _find_item(store: ResponseStore, owner: str, item_id: str) -> dict[str, Any]
         kept = store.find(owner, response_id)
     except ResponseNotFound:
         return None
-    items = (*kept.read_output(), *list_items(response_id, kept.read_items()))
-    return next((item for item in items if item.get("id") == item_id), None)
+    sources = (kept.read_output, lambda: list_items(response_id, kept.read_items()))
+    return next((item for read in sources for item in read() if item.get("id") == item_id), None)

@@ -18,7 +18,8 @@ from server.api.responses.parts import join_texts, read_message_text, read_outpu
 from server.api.responses.tools import CUSTOM_INPUT, Given, join_name
 from server.errors import InvalidRequest, UnsupportedParameter
 
-SYSTEM_ROLES = frozenset({"system", "developer"})
+ROLES = ("user", "assistant", "system", "developer")
+"""Of messages. What has one of them, and content, is a message, of whatever kind a newer client says it is."""
 
 UNREADABLE = frozenset(
     {"compaction", "compaction_summary", "context_compaction", "compaction_trigger", "item_reference"}
@@ -90,6 +91,8 @@ class _Turns:
                     "messages themselves.",
                     param=f"{item.where}.type",
                 )
+            case _ if item.fields.get("role") in ROLES and item.fields.get("content"):
+                self._add_message(item)
             case kind:
                 log.debug("an item without effect in a request: %s", ascii(kind[:40]))
 
@@ -104,8 +107,7 @@ class _Turns:
                 self.system_texts.append(read_message_text(content, where, is_answer=False))
             case _:
                 raise InvalidRequest(
-                    f"`{item.where}.role` must be one of user, assistant, system, developer; "
-                    f"{show_value(role)} was given.",
+                    f"`{item.where}.role` must be one of {', '.join(ROLES)}; {show_value(role)} was given.",
                     param=f"{item.where}.role",
                 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -82,5 +82,5 @@ def _find_text(part: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _encode(value: Mapping[str, Any] | Sequence[Any] | Any) -> str:
+def _encode(value: Any) -> str:
     return msgspec.json.encode(value).decode()

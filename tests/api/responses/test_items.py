@@ -153,6 +153,10 @@ def test_what_another_agent_wrote_is_a_message() -> None:
     assert turns(HI, {"type": "agent_message", "content": [{"type": "encrypted_content"}]}) == [HI]
 
 
+def test_a_message_of_a_kind_that_nobody_knows_is_a_message() -> None:
+    assert turns({"type": "of_next_year", "role": "user", "content": "hi"}) == [HI]
+
+
 @pytest.mark.parametrize("kind", ["web_search_call", "image_generation_call", "mcp_list_tools", "of_next_year", ""])
 def test_items_without_text_are_left_out_and_named_in_the_log(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
