@@ -19,6 +19,8 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 │   ├── UnsupportedParameter       a known parameter that is not built
 │   ├── UnknownModel               a model id that is not served here
 │   ├── ContextLengthExceeded      prompt (and output) do not fit the context limit
+│   ├── ResponseNotFound           no response of this id is kept
+│   ├── PreviousResponseNotFound   nor one that could be gone on from
 │   ├── BodyTooLarge               more bytes than a body may have
 │   ├── BodyTooSlow                the body did not arrive in time
 │   ├── HeadTooLarge               more headers, or longer ones, than a request may have
@@ -200,6 +202,34 @@ class ContextLengthExceeded(RequestError):
         )
         self.prompt_tokens, self.context_limit_tokens, self.max_tokens = prompt_tokens, context_limit_tokens, max_tokens
         self.is_at_least = at_least
+
+
+class ResponseNotFound(RequestError):
+    """No response of this id is kept here for this caller."""
+
+    code = "response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Response with id {_cut_id(response_id)!r} not found: it is not kept here (any more).")
+        self.response_id = response_id
+
+
+class PreviousResponseNotFound(RequestError):
+    """The response that a request goes on from is not kept here for this caller."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(
+            f"Previous response with id {_cut_id(response_id)!r} not found: it is not kept here (any more). "
+            "Send the whole conversation as `input`.",
+            param="previous_response_id",
+        )
+        self.response_id = response_id
+
+
+def _cut_id(response_id: str) -> str:
+    return response_id if len(response_id) <= 100 else f"{response_id[:100]}…"
 
 
 class BodyTooLarge(RequestError):

@@ -14,6 +14,8 @@ from server.api.generation.answering import Answering
 from server.api.generation.asked import Caller
 from server.api.generation.door import Door
 from server.api.messages.endpoint import MessagesEndpoint
+from server.api.responses.endpoint import ResponsesEndpoint
+from server.api.responses.routes import add_kept_responses
 from server.api.services import Services
 from server.api.tokens import TokenEndpoints
 from server.errors import InvalidRequest
@@ -29,7 +31,11 @@ def add_dialects(app: Quart, services: Services) -> None:
     answering, tokens = Answering(services, door), TokenEndpoints(services, door)
     messages = MessagesEndpoint(answering, services.read_model)
     _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
+    responses = ResponsesEndpoint(answering)
     _add(app, "/v1/completions", CompletionEndpoint(answering).answer)
+    _add(app, "/v1/responses", responses.answer)
+    _add(app, "/v1/responses/input_tokens", responses.count)
+    add_kept_responses(app, responses.kept, _read_caller)
     _add(app, "/v1/messages", messages.answer)
     _add(app, "/v1/messages/count_tokens", messages.count)
     _add(app, "/tokenize", tokens.tokenize)

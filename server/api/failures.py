@@ -78,6 +78,8 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.UnsupportedParameter: _BAD_REQUEST,
     errors.UnknownModel: _NOT_FOUND,
     errors.ContextLengthExceeded: _BAD_REQUEST,
+    errors.ResponseNotFound: _NOT_FOUND,
+    errors.PreviousResponseNotFound: _BAD_REQUEST,
     errors.BodyTooLarge: Row(413, "invalid_request_error"),
     errors.BodyTooSlow: Row(408, "invalid_request_error", can_retry=False),
     errors.HeadTooLarge: Row(431, "invalid_request_error"),

@@ -18,7 +18,7 @@ from server.policy import ServerPolicy
 CONTAINER_HOSTS = frozenset({"host.docker.internal", "host.containers.internal", "host.lima.internal"})
 """Names under which a container reaches its host's loopback; `.internal` is reserved, so no web page can own one."""
 
-CORS_METHODS = "GET, POST, OPTIONS"
+CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 CORS_EXPOSED = "x-request-id, retry-after, x-should-retry"
 CORS_MAX_AGE_S = 600
 

@@ -13,6 +13,8 @@ from server.api.completions.wire import EXPECTED as COMPLETION_EXPECTED
 from server.api.completions.wire import CompletionBody
 from server.api.messages.wire import EXPECTED as MESSAGES_EXPECTED
 from server.api.messages.wire import MessagesBody
+from server.api.responses.wire import EXPECTED as RESPONSES_EXPECTED
+from server.api.responses.wire import ResponsesBody
 from server.api.tokens import DETOKENIZE_EXPECTED, TOKENIZE_EXPECTED, DetokenizeBody, TokenizeBody
 
 
@@ -65,6 +67,63 @@ OPERATIONS: tuple[Operation, ...] = (
         body=CompletionBody,
         expected=COMPLETION_EXPECTED,
         streams=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/responses",
+        name="createResponse",
+        summary="An answer to items, in the Responses dialect.",
+        answer="The response, or a stream of its events.",
+        answer_schema=_object("id", "object", "created_at", "model", "output", "status"),
+        body=ResponsesBody,
+        expected=RESPONSES_EXPECTED,
+        streams=True,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/responses/input_tokens",
+        name="countResponseTokens",
+        summary="How many tokens such a request's prompt has.",
+        answer="The count.",
+        answer_schema=_object("object", "input_tokens"),
+        body=ResponsesBody,
+        expected=RESPONSES_EXPECTED,
+    ),
+    Operation(
+        method="GET",
+        path="/v1/responses/{response_id}",
+        name="showResponse",
+        summary="A response that is kept, or in flight.",
+        answer="The response.",
+        answer_schema=_object("id", "object", "output", "status"),
+        parameters=("response_id",),
+    ),
+    Operation(
+        method="DELETE",
+        path="/v1/responses/{response_id}",
+        name="deleteResponse",
+        summary="Forgets a response.",
+        answer="That it is gone.",
+        answer_schema=_object("id", "deleted"),
+        parameters=("response_id",),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/responses/{response_id}/cancel",
+        name="cancelResponse",
+        summary="Ends a response that is in flight.",
+        answer="The response.",
+        answer_schema=_object("id", "object", "status"),
+        parameters=("response_id",),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/responses/{response_id}/input_items",
+        name="listResponseInput",
+        summary="What was sent as a response's input.",
+        answer="A page of items.",
+        answer_schema=_object("object", "data", "has_more"),
+        parameters=("response_id",),
     ),
     Operation(
         method="POST",

@@ -16,6 +16,10 @@ import pytest
 from mlx_lm.tool_parsers import qwen3_coder
 from quart import Quart
 from quart.typing import TestClientProtocol
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from server import http_server
 from server.admission.slots import Admission
@@ -54,6 +58,21 @@ LIMIT = 4096
 CHAT = "/v1/chat/completions"
 
 
+def build_byte_tokenizer() -> Tokenizer:
+    """One token per byte, and the end, as the library knows them."""
+    tokenizer = Tokenizer(BPE({spelled: byte for byte, spelled in enumerate(_spell_bytes())}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    tokenizer.add_special_tokens(["<end>"])
+    return tokenizer
+
+
+def _spell_bytes() -> list[str]:
+    """The letters by which byte-level vocabularies write bytes: themselves where they are visible."""
+    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in visible else chr(next(others)) for byte in range(256)]
+
+
 class ByteCodec(TextCodec):
     """One token per byte; 256 ends an answer. Two messages or ten, the prompt is their text."""
 
@@ -62,7 +81,7 @@ class ByteCodec(TextCodec):
         self.vocab_size = 257
         self.seen: list[list[Mapping[str, Any]]] = []
         self.markup = NO_MARKUP
-        self.guides = GuideBuilder(None, self.vocab_size, self.stop_ids)
+        self.guides = GuideBuilder(build_byte_tokenizer(), self.vocab_size, self.stop_ids)
 
     def encode_chat(
         self,

@@ -18,6 +18,11 @@ EVERYWHERE = [
     ("GET", "/metrics"),
     ("POST", CHAT),
     ("POST", "/v1/requests/req-1/cancel"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/resp_1"),
+    ("GET", "/v1/responses/resp_1/input_items"),
+    ("DELETE", "/v1/responses/resp_1"),
+    ("POST", "/v1/responses/resp_1/cancel"),
     ("GET", "/nothing/here"),
 ]
 ANTHROPIC = [("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens")]
@@ -138,6 +143,7 @@ async def test_a_listed_page_may_ask_first_and_then_call(rig: Any, chat_body: An
     assert preflight.status_code == 204
     assert preflight.headers["access-control-allow-origin"] == origin
     assert preflight.headers["access-control-allow-headers"] == "authorization"
+    assert {"GET", "POST", "DELETE"} <= set(preflight.headers["access-control-allow-methods"].split(", "))
     answer = await rig.post(chat_body(), {"origin": origin, "authorization": "Bearer k"})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == origin

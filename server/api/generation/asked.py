@@ -24,6 +24,11 @@ class Caller(msgspec.Struct, frozen=True):
     key_name: str = ""
     """Of the key that it carries; empty when none is asked for."""
 
+    @property
+    def owner(self) -> str:
+        """Whose things it may see: of two callers with the same owner neither is a stranger to the other."""
+        return f"key {self.key_name}" if self.key_name else f"unnamed {self.api_key}"
+
 
 class ChatPrompt(msgspec.Struct, frozen=True):
     """A conversation, for the model's chat template."""

@@ -64,12 +64,13 @@ class AnswerStream:
         reply, outbox = self._life.reply, self._outbox
         async for event in self._life.tokens:
             pieces = reply.fold(event)
-            if pieces:
-                outbox.put(self._answer.add(pieces))
+            frames = self._answer.add(pieces) if pieces else b""
+            outbox.put(frames)
             if reply.finish_reason is not None:
                 self._life.complete()
                 return outbox.put(self._answer.end(reply))
-            if outbox.unread_bytes > UNREAD_MOST_BYTES:
+            # What was put just now nobody had the time to read, and it can be much at once.
+            if outbox.unread_bytes - len(frames) > UNREAD_MOST_BYTES:
                 return self._drop_reader(sender)
         raise StreamStopped("This stream ended without a result.")
 
