@@ -15,8 +15,9 @@ import pytest
 from server.engine.prefix import disk as disk_module
 from server.engine.prefix import store
 from server.engine.prefix.files import FileBroken, read_header
-from server.engine.prefix.store import fingerprint_weights
 from server.models.folder import EMBEDDED_FOLDER
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "flash_next"
 
 Text = Callable[[int, int], tuple[int, ...]]
 Make = Callable[..., Any]
@@ -245,13 +246,22 @@ def test_headers_say_what_is_in_a_file(cache_home: Path, desk: Make, text: Text,
         read_header(tmp_path / "x")
 
 
-def test_weights_with_other_values_have_another_fingerprint(tmp_path: Path) -> None:
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(EMBEDDED_FOLDER / name, tmp_path / name)
-    before = fingerprint_weights(tmp_path)
-    assert before == fingerprint_weights(EMBEDDED_FOLDER)
-    data = bytearray((tmp_path / "model.safetensors").read_bytes())
-    for place in range(0, len(data), 1000):
-        data[-1 - place] ^= 1 if place < len(data) // 2 else 0
-    (tmp_path / "model.safetensors").write_bytes(data)
-    assert fingerprint_weights(tmp_path) != before
+def test_an_edit_of_the_weights_leaves_their_state_behind(desk: Make, cold: Make, text: Text, tmp_path: Path) -> None:
+    """Same name, same size, a few values in the middle: as after a repair of one tensor."""
+    first, copy, edited = (tmp_path / name / "model" for name in ("first", "copy", "edited"))
+    for folder in (first, copy, edited):
+        shutil.copytree(FIXTURES / "tiny", folder)
+    weights = edited / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    for place in range(len(data) // 2 + 5000, len(data) // 2 + 9000, 4):
+        data[place] ^= 0x40
+    weights.write_bytes(data)
+    prompt = text(1, 300)
+    warm = desk(str(first), prefix_cache_disk_gib=1.0)
+    warm.run(prompt)
+    again = restart(warm, desk, str(copy))
+    assert again.run(prompt) == cold(str(first), prompt)
+    assert again.looked_up().cached_tokens == 299
+    other = restart(again, desk, str(edited))
+    assert other.run(prompt) == cold(str(edited), prompt)
+    assert other.looked_up().cached_tokens == 0
