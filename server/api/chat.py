@@ -149,11 +149,11 @@ class ChatEndpoint:
             raise InvalidRequest(told, param="messages") from None
 
     def _refuse_unread(self, request: ChatRequest, limit_tokens: int) -> None:
-        """Refuse a large request at once when there is no slot.
+        """Refuse a large request at once when there is no slot, and any when memory has no room for a stream.
 
         Not one so large that it may exceed the context limit: that is a fault for good, and must be told as such.
         """
-        if LARGE_BODY_BYTES < request.body_bytes <= 2 * limit_tokens:
+        if not limit_tokens or LARGE_BODY_BYTES < request.body_bytes <= 2 * limit_tokens:
             refusal = self._services.admission.find_refusal(request.build_asked(0), self._services.read_policy().policy)
             if refusal is not None:
                 raise refusal

@@ -34,7 +34,7 @@ def add_models(app: Quart, services: Services) -> None:
 def _describe(model: ModelView, created_s: int) -> dict[str, Any]:
     """`context_length` and `max_model_len` are the two names that clients look for; both are the effective limit.
 
-    They are null until the model is loaded and the limit is known.
+    They are null until the model is loaded and the limit is known, and while memory has no room for any stream.
     """
     limit = model.effective_context_limit_tokens or None
     return {
