@@ -17,6 +17,7 @@ import jinja2
 from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest
 from server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from server.text.template_limit import limit_template
+from server.text.tokenizer_check import check_files, check_template
 from server.text.vocabulary import build_byte_table
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def load_text_codec(folder: Path) -> TextCodec:
     from mlx_lm.tokenizer_utils import load
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    check_files(folder)
     config, generation = _read_json(folder / "config.json"), _read_json(folder / "generation_config.json")
     try:
         tokenizer = load(folder, {"local_files_only": True, "trust_remote_code": False})
@@ -168,6 +170,7 @@ def load_text_codec(folder: Path) -> TextCodec:
     if "a" not in tokenizer.decode(tokenizer.encode("a", add_special_tokens=False)):
         # transformers builds an empty tokenizer, without a word, where the vocabulary's file is missing.
         raise CheckpointInvalid(f"The tokenizer in {folder} has no vocabulary (is tokenizer.json missing?).")
+    check_template(tokenizer, folder)
     stop_ids = {*_eos_ids(config), *_eos_ids(generation), *tokenizer.eos_token_ids}
     return TextCodec(tokenizer, frozenset(stop_ids), _vocab_size(config) or len(tokenizer))
 
