@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from server.models.regular_file import open_regular
+
 SAMPLES = 16
 SAMPLE_BYTES = 4096
 """Of each weights file, so many places of so many bytes are read, and its beginning: a fine-tune whose files carry the
@@ -43,7 +45,7 @@ def _describe(path: Path, place: Path) -> bytes:
     try:
         status = path.stat()
         digest = hashlib.blake2b(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode(), digest_size=16)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest.update(file.read(HEAD_BYTES))
             for sample in range(SAMPLES):
                 file.seek(status.st_size * sample // SAMPLES)

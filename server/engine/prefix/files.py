@@ -9,16 +9,17 @@ import contextlib
 import json
 import math
 import os
-import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import mlx.core as mx
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from server.models.regular_file import open_regular
 
 LONGEST_HEADER_BYTES = 16 * 2**20
 
@@ -107,7 +108,7 @@ def write_file(path: Path, notes: Mapping[str, str], tensors: Mapping[str, HostT
 
 def read_header(path: Path) -> Header:
     """What a file says of itself, checked against its length. Raises OSError and FileBroken."""
-    with _open_file(path) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= min(size - 8, LONGEST_HEADER_BYTES):
@@ -127,22 +128,13 @@ def read_header(path: Path) -> Header:
 def read_file(path: Path) -> tuple[dict[str, str], dict[str, HostTensor]]:
     """Everything in a file, checked. Raises OSError and FileBroken."""
     header = read_header(path)
-    with _open_file(path) as file:
+    with open_regular(path) as file:
         file.seek(header.data_at)
         data = file.read()
     notes = dict(header.notes)
     if notes.pop("crc32", "") != f"{zlib.crc32(data, _sum_notes(notes)):08x}":
         raise FileBroken("it has changed since it was written")
     return notes, {name: _read_tensor(data, entry) for name, entry in header.tensors.items()}
-
-
-def _open_file(path: Path) -> BinaryIO:
-    """Open a regular file; nothing else is waited for. Raises OSError and FileBroken."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise FileBroken("it is no regular file")
-    return file
 
 
 def _sum_notes(notes: Mapping[str, str]) -> int:
