@@ -20,14 +20,13 @@ from quart import Quart
 
 from server.access import answers_strangers
 from server.admission.slots import Admission
-from server.admission.wording import build_loading_refusal
+from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.errors import EngineStalled, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
-from server.memory_plan import say_bytes
 from server.metrics.observers import Observers
 from server.metrics.tally import Tally
 from server.model_state import ModelState, describe_fetch, explain_load_fault
@@ -112,11 +111,8 @@ class Core:
             gc.collect()
             gc.freeze()
             log.info("serving %s (%s, %s)", facts.id, facts.architecture, facts.dtype)
-            if (plan := self._model.plan_memory(self._store.state.policy)).most_tokens == 0:
-                log.warning(
-                    "The weights take %s, which leaves no memory for a stream within %s (engine.memory_budget_gib); "
-                    "every request will be refused.", say_bytes(plan.model_bytes), say_bytes(plan.budget_bytes),
-                )  # fmt: skip
+            if shortage := explain_shortage(self._model.plan_memory(self._store.state.policy)):
+                log.warning("every request will be refused: %s", shortage)
         self.refresh()
 
     def refresh(self) -> None:

@@ -29,7 +29,7 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 │   ├── RequestNotLive             no request with this id is in flight
 │   └── RouteNotFound              no such path
 │       └── MethodNotAllowed       the path is there, but not by this method
-├── Refusal                        admission said no for now: the request is fine, the moment is not
+├── Refusal                        admission said no: the request is fine, the moment or the memory budget is not
 └── EngineError                    the engine failed at work that it had taken
     ├── EngineDead                 the engine thread has ended; nothing can be generated
     ├── EngineStalled              a step does not end; whoever waits for it is told, and not kept waiting
@@ -290,16 +290,16 @@ class MethodNotAllowed(RouteNotFound):
 
 
 class Refusal(HomebaseError):
-    """Admission said no for now, before any work. The sentence states the limit, its use and what ends it."""
+    """Admission said no, before any work. The sentence states the limit, its use and what ends it."""
 
     code = "in_flight_full"
 
-    def __init__(self, message: str, *, code: str, limit: int, used: int, retry_after_s: int) -> None:
+    def __init__(self, message: str, *, code: str, limit: int, used: int, retry_after_s: int | None) -> None:
         super().__init__(message)
         self.code = code
         self.limit, self.used = limit, used
         self.retry_after_s = retry_after_s
-        """Whole seconds, 1..60: when asking again is likely to succeed."""
+        """Whole seconds, 1..60: when asking again is likely to succeed. None: not before the operator acts."""
 
 
 class EngineError(HomebaseError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 GIB = 2**30
@@ -50,10 +52,14 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     stream: StreamCost = StreamCost()
 
     @property
+    def work_bytes(self) -> int:
+        """Kept for a step's own arrays; no stream may have it."""
+        return max(LEAST_WORK_BYTES, int(self.budget_bytes * WORK_SHARE))
+
+    @property
     def room_bytes(self) -> int:
         """For the contexts of all streams and, as far as they leave it, for the prefix cache."""
-        work = max(LEAST_WORK_BYTES, int(self.budget_bytes * WORK_SHARE))
-        return max(0, self.budget_bytes - work - self.model_bytes)
+        return max(0, self.budget_bytes - self.work_bytes - self.model_bytes)
 
     @property
     def most_tokens(self) -> int | None:
@@ -66,6 +72,22 @@ def find_budget(memory_budget_gib: float, device_bytes: int) -> int:
     return device_bytes if memory_budget_gib < 0 else int(memory_budget_gib * GIB)
 
 
-def say_bytes(count: int) -> str:
-    """An amount for a sentence: `1.4 GiB`, or `12.5 MiB` below one."""
-    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
+def say_bytes(count: int, cut: Callable[[float], int] = round) -> str:
+    """An amount for a sentence: `12.5 MiB`, `0.43 GiB`, `24.0 GiB`.
+
+    `cut` is math.ceil for what is needed and math.floor for what is there, so that too little never looks like enough.
+    The unit changes before there are three digits: agents take 429 and 503 for the answer of a cloud service.
+    """
+    unit, name, digits = next(row[1:] for row in _UNITS if count < row[0])
+    scale = 10**digits
+    return f"{cut(count / unit * scale) / scale:,.{digits}f} {name}"
+
+
+_UNITS = (
+    (GIB // 10, 2**20, "MiB", 1),
+    (GIB, GIB, "GiB", 2),
+    (100 * GIB, GIB, "GiB", 1),
+    (2**10 * GIB, 2**10 * GIB, "TiB", 2),
+    (2**63, 2**10 * GIB, "TiB", 1),
+)
+"""Below how many bytes an amount is said in which unit, with its name and decimals."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from server.admission.wording import build_loading_refusal
+from server.admission.wording import build_loading_refusal, explain_shortage
 from server.errors import EngineDead, HomebaseError
 from server.events import ModelStateChanged
 from server.memory_plan import MemoryPlan
@@ -134,12 +134,11 @@ class ModelState:
         """What there is to show, with the context limit that the policy leaves of it."""
         own, allowed = self._view.context_limit_tokens, policy.policy.max_context_tokens
         effective = min(own, allowed) if own and allowed else own
-        most = self.plan_memory(policy).most_tokens
-        effective = min(effective, most) if most else effective  # one for which nothing fits is refused by admission
-        mtp = self._view.mtp
-        if self._has_mtp:
-            mtp = describe_mtp(policy.engine.mtp)
-        return msgspec.structs.replace(self._view, effective_context_limit_tokens=effective, mtp=mtp)
+        plan = self.plan_memory(policy)
+        effective = effective if plan.most_tokens is None else min(effective, plan.most_tokens)
+        mtp = describe_mtp(policy.engine.mtp) if self._has_mtp else self._view.mtp
+        detail = explain_shortage(plan) or self._view.detail
+        return msgspec.structs.replace(self._view, effective_context_limit_tokens=effective, mtp=mtp, detail=detail)
 
     def plan_memory(self, policy: Policy) -> MemoryPlan:
         """What the policy's memory budget leaves for streams; without limits until it is loaded."""

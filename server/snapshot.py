@@ -114,7 +114,7 @@ class ModelView(msgspec.Struct, frozen=True):
     path: str
     state: Literal["loading", "ready", "failed"]
     detail: str
-    """What it is doing, or why it failed, in words."""
+    """What it is doing, why it failed, or why no stream has room beside it, in words."""
     architecture: str
     dtype: str
     quantization: str
@@ -124,7 +124,7 @@ class ModelView(msgspec.Struct, frozen=True):
     context_limit_tokens: int
     """The model's own limit."""
     effective_context_limit_tokens: int
-    """What one stream may use now: the model's own or the policy's, whichever is lower."""
+    """What one stream may use now: the least of the model's own, the policy's and what memory holds; 0 for no room."""
     device: str
     mtp: str
     """Whether drafting runs, and if not why, in words."""

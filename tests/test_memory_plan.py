@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +40,23 @@ def test_a_budget_that_is_left_open_is_the_device_s(given_gib: float, budget: in
     assert find_budget(given_gib, 7) == budget
 
 
-@pytest.mark.parametrize(("count", "said"), [(2**30, "1.0 GiB"), (3 * 2**19, "1.5 MiB"), (0, "0.0 MiB")])
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0.0 MiB"),
+        (3 * 2**19, "1.5 MiB"),
+        (102 * 2**20, "102.0 MiB"),
+        (503 * 2**20, "0.49 GiB"),
+        (2**30, "1.0 GiB"),
+        (99 * 2**30, "99.0 GiB"),
+        (503 * 2**30, "0.49 TiB"),
+        (3 * 2**40, "3.0 TiB"),
+    ],
+)
 def test_amounts_are_said_in_units_that_fit(count: int, said: str) -> None:
     assert say_bytes(count) == said
+
+
+def test_amounts_can_be_cut_upwards_and_downwards() -> None:
+    assert say_bytes(50 * 2**20 + 1, math.ceil) == "50.1 MiB"
+    assert say_bytes(50 * 2**20 - 1, math.floor) == "49.9 MiB"

@@ -40,6 +40,16 @@ def test_without_a_head_the_policy_changes_nothing() -> None:
     assert build_ready(has_mtp=False).view(Policy(engine=EnginePolicy(mtp=2))).mtp == words
 
 
+def test_a_budget_without_room_for_a_stream_is_told_and_leaves_no_context() -> None:
+    state = ModelState("m", "/m", False, lambda notice: None)
+    state.ready(msgspec.structs.replace(FACTS, weights_bytes=2**30, token_bytes=2**10), cast("Any", object()), "cpu")
+    view = state.view(Policy(engine=EnginePolicy(memory_budget_gib=1.0)))
+    assert (view.state, view.effective_context_limit_tokens) == ("ready", 0)
+    assert "engine.memory_budget_gib" in view.detail
+    enough = state.view(Policy(engine=EnginePolicy(memory_budget_gib=2.0)))
+    assert (enough.effective_context_limit_tokens, enough.detail) == (4096, "")
+
+
 def test_nothing_is_said_before_the_model_is_there() -> None:
     assert ModelState("m", "/m", False, lambda notice: None).view(Policy()).mtp == ""
 

@@ -55,7 +55,7 @@ def refusal_line(refused: Refused, width: int) -> Line:
 
 def use_words(refused: Refused) -> str:
     """The limit that said no and its use: `2 of 2`, or bytes for memory."""
-    if refused.code == "memory_budget_full":
+    if refused.code in ("memory_budget_full", "memory_too_small"):
         return f"{format_bytes(refused.used)} of {format_bytes(refused.limit)}"
     return f"{format_count(refused.used)} of {format_count(refused.limit)}"
 

@@ -10,12 +10,15 @@ from server.events import Lane
 from server.memory_plan import MemoryPlan
 from server.policy import AdmissionPolicy
 
-RefusalCode = Literal["in_flight_full", "memory_budget_full", "draining", "model_loading"]
+RefusalCode = Literal["in_flight_full", "memory_budget_full", "memory_too_small", "draining", "model_loading"]
 """Why a request may not start; part of the API."""
 
 LEAST_OUTPUT_TOKENS = 4096
 """Output that there must be memory for, if so much may be generated. Agents ask for far more than they use, so what is
 beyond it is granted as memory allows."""
+
+SHORTEST_TOKENS = 2
+"""Of the shortest stream that there is: a token of prompt, and one of output."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -56,22 +59,34 @@ class Refuse(msgspec.Struct, frozen=True):
     code: RefusalCode
     limit: int
     used: int
-    """The limit that says no and its use; bytes for memory."""
+    """The limit that says no and its use; bytes for memory, where what a step's own work takes is in use too."""
     needed: int = 0
     """For memory, what this request would need at least, in bytes."""
-    is_alone: bool = False
-    """For memory: nothing is in flight, so that waiting does not help."""
+    work: int = 0
+    """For memory, what is kept for a step's own work, in bytes."""
 
 
 def decide(policy: AdmissionPolicy, load: Load, asked: Asked) -> Admit | Refuse:
     """The decision. Every lane counts against the same limits."""
     if load.draining:
         return Refuse("draining", limit=0, used=load.in_flight)
+    least_tokens = asked.prompt_tokens + min(asked.output_tokens, LEAST_OUTPUT_TOKENS)
+    if (shortage := find_shortage(load.memory, least_tokens)) is not None:
+        return shortage
     if load.in_flight >= policy.max_in_flight:
         return Refuse("in_flight_full", limit=policy.max_in_flight, used=load.in_flight)
     if not load.memory.budget_bytes:
         return Admit(asked.output_tokens)
     return _fit_memory(load, asked, policy.max_in_flight - load.in_flight)
+
+
+def find_shortage(memory: MemoryPlan, tokens: int = SHORTEST_TOKENS) -> Refuse | None:
+    """Why a stream of so many tokens does not even fit alone, so that waiting does not help; None when it does."""
+    needed = memory.stream.at(max(tokens, SHORTEST_TOKENS))
+    if not memory.budget_bytes or needed <= memory.room_bytes:
+        return None
+    used = memory.model_bytes + memory.work_bytes
+    return Refuse("memory_too_small", memory.budget_bytes, used, needed=needed, work=memory.work_bytes)
 
 
 def _fit_memory(load: Load, asked: Asked, places: int) -> Admit | Refuse:
@@ -84,9 +99,8 @@ def _fit_memory(load: Load, asked: Asked, places: int) -> Admit | Refuse:
     free_bytes = memory.room_bytes - load.promised_bytes
     least_bytes = cost.at(asked.prompt_tokens + least_tokens)
     if least_bytes > free_bytes:
-        used = memory.model_bytes + load.promised_bytes
-        is_alone = not load.in_flight
-        return Refuse("memory_budget_full", memory.budget_bytes, used, needed=least_bytes, is_alone=is_alone)
+        used = memory.model_bytes + memory.work_bytes + load.promised_bytes
+        return Refuse("memory_budget_full", memory.budget_bytes, used, needed=least_bytes, work=memory.work_bytes)
     share_bytes = free_bytes if asked.max_tokens is not None else free_bytes // places
     within = cost.tokens_within(share_bytes) - asked.prompt_tokens
     granted = max(least_tokens, min(asked.output_tokens, within))

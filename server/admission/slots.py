@@ -115,8 +115,11 @@ class Admission:
         """Whole seconds, 1..60, until a request is likely to find a slot."""
         return clamp_wait_s(self._slot_s(self._in_flight - policy.max_in_flight + 1), self._draw())
 
-    def _wait_s(self, refuse: Refuse) -> int:
+    def _wait_s(self, refuse: Refuse) -> int | None:
+        """Whole seconds, 1..60; None where waiting does not help."""
         match refuse.code:
+            case "memory_too_small":
+                return None
             case "draining":  # it is done when all is done; its place is then likely taken by a new one
                 ends_needed = refuse.used
             case "memory_budget_full":

@@ -6,13 +6,15 @@ without end, or a compaction of the conversation. None of them may appear here; 
 
 from __future__ import annotations
 
-from server.admission.decide import Refuse
+import math
+
+from server.admission.decide import Refuse, find_shortage
 from server.errors import Refusal
-from server.memory_plan import say_bytes
+from server.memory_plan import MemoryPlan, say_bytes
 
 
-def build_refusal(refuse: Refuse, retry_after_s: int) -> Refusal:
-    """The error for a decision, with its sentence."""
+def build_refusal(refuse: Refuse, retry_after_s: int | None) -> Refusal:
+    """The error for a decision, with its sentence; None where waiting does not help."""
     return Refusal(
         _say(refuse, retry_after_s),
         code=refuse.code,
@@ -27,7 +29,22 @@ def build_loading_refusal(retry_after_s: int = 5) -> Refusal:
     return build_refusal(Refuse("model_loading", limit=0, used=0), retry_after_s)
 
 
-def _say(refuse: Refuse, retry_after_s: int) -> str:
+def explain_shortage(memory: MemoryPlan) -> str | None:
+    """Why the memory budget lets no stream in, whatever the load; None when it does."""
+    shortage = find_shortage(memory)
+    return None if shortage is None else f"A stream {_say_shortage(shortage)}"
+
+
+def _say_shortage(refuse: Refuse) -> str:
+    weights, left = refuse.used - refuse.work, max(0, refuse.limit - refuse.used)
+    return (
+        f"needs at least {say_bytes(refuse.needed, math.ceil)} of memory, and the weights ({say_bytes(weights)}) and a "
+        f"step's own work ({say_bytes(refuse.work)}) leave {say_bytes(left, math.floor)} of {say_bytes(refuse.limit)} "
+        "(engine.memory_budget_gib). Raise that limit, or serve a smaller model."
+    )
+
+
+def _say(refuse: Refuse, retry_after_s: int | None) -> str:
     match refuse.code:
         case "in_flight_full":
             return (
@@ -37,17 +54,14 @@ def _say(refuse: Refuse, retry_after_s: int) -> str:
             )
         case "memory_budget_full":
             free_bytes = max(0, refuse.limit - refuse.used)
-            if refuse.is_alone:
-                return (
-                    f"Refused by homebase admission: this needs {say_bytes(refuse.needed)} of memory, and the weights "
-                    f"leave {say_bytes(free_bytes)} of {say_bytes(refuse.limit)} (engine.memory_budget_gib). Raise "
-                    "that limit, or serve a smaller model."
-                )
             return (
-                f"Refused by homebase admission: this needs {say_bytes(refuse.needed)} of memory, and "
-                f"{say_bytes(free_bytes)} of {say_bytes(refuse.limit)} are free (engine.memory_budget_gib). Some is "
+                f"Refused by homebase admission: this needs {say_bytes(refuse.needed, math.ceil)} of memory, and "
+                f"{say_bytes(free_bytes, math.floor)} of {say_bytes(refuse.limit)} are free "
+                f"(engine.memory_budget_gib; {say_bytes(refuse.work)} of it are kept for a step's own work). Some is "
                 f"free again when a running completion ends, likely in about {retry_after_s} s."
             )
+        case "memory_too_small":
+            return f"Refused by homebase admission: this {_say_shortage(refuse)}"
         case "draining":
             return (
                 f"Refused by homebase admission: the server takes nothing new, it ends when its "

@@ -31,6 +31,9 @@ ANTHROPIC_TYPES = {
 """By status; any other is an `invalid_request_error` below 500 and an `api_error` from there. Not by what happened: a
 refusal with status 400 must not contain `rate_limit`, at which some agents come back without end."""
 
+LASTING_CODES = frozenset({"memory_too_small"})
+"""Refusals that say 400: nothing changes until the operator acts, and agents come back by themselves for all else."""
+
 NOT_READY_CODES = frozenset({"draining", "model_loading"})
 """Refusals that say 503 rather than 429: it is the server that is not ready, not its slots that are taken."""
 
@@ -134,6 +137,8 @@ def refusal_status_of(error: Refusal, refusal_status: RefusalStatus) -> int:
     """The HTTP status of a refusal under a policy."""
     if refusal_status != "auto":
         return refusal_status
+    if error.code in LASTING_CODES:
+        return 400
     return 503 if error.code in NOT_READY_CODES else ROWS[Refusal].status
 
 
@@ -181,6 +186,6 @@ def _refusal_headers(error: Refusal, status: int) -> dict[str, str]:
     if error.code != "model_loading":
         headers["x-should-retry"] = "false"
     # 400 is for clients that never come back by themselves; a time to come back would only mislead them.
-    if status != 400:
+    if status != 400 and error.retry_after_s is not None:
         headers["retry-after"] = str(error.retry_after_s)
     return headers

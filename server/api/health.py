@@ -42,6 +42,8 @@ def explain_unreadiness(snapshot: Snapshot) -> str | None:
     if snapshot.model.state != "ready":
         detail = f": {snapshot.model.detail}" if snapshot.model.detail else ""
         return f"The model is {snapshot.model.state}{detail}"
+    if not snapshot.model.effective_context_limit_tokens:
+        return snapshot.model.detail or "There is no room for a stream."
     return None if snapshot.state == "serving" else f"The server is {snapshot.state}."
 
 

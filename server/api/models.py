@@ -35,7 +35,7 @@ def _describe(model: ModelView, created_s: int) -> dict[str, Any]:
     """`context_length` and `max_model_len` are the two names that clients look for; both are the effective limit.
 
     Prompt and answer share it, so the longest answer is a token less: that of a prompt of one. All are null until the
-    model is loaded and the limit is known.
+    model is loaded and the limit is known, and while memory has no room for any stream.
     """
     limit = model.effective_context_limit_tokens or None
     return {

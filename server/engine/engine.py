@@ -29,8 +29,9 @@ from server.policy import EnginePolicy
 WRITE_WAIT_S = 3.0
 """What the engine waits at its end for the prefix cache's files."""
 
-IDLE_WAKE_S = 2.0
-"""Longest sleep without work: how often memory is sampled then. Costs nothing that can be measured."""
+IDLE_WAKE_S = 1.0
+"""Longest sleep without work: how soon a changed policy takes effect then, and how often memory is sampled. Costs
+nothing that can be measured."""
 
 log = logging.getLogger(__name__)
 
@@ -157,9 +158,11 @@ class Engine:
                     case _Stop():
                         changes.extend(runner.cancel_all())
                         stopping = True
+            if runner.idle:
+                changes.extend(self._follow(runner, memory))
             self._emit((*changes, *_sample(memory, runner)) if changes or runner.idle else ())
             if any(isinstance(change, SequenceEnded) for change in changes):
-                memory.trim(sequence_ended=True)  # a cancelled context may be gigabytes, and no step may follow
+                memory.trim(has_freed=True)  # a cancelled context may be gigabytes, and no step may follow
             if not runner.idle:
                 core.settle()
                 self._step(runner, memory)
@@ -173,6 +176,14 @@ class Engine:
         while not self._inbox.empty():  # this thread is the only reader
             yield self._inbox.get_nowait()
 
+    def _follow(self, runner: StepRunner, memory: EngineMemory) -> tuple[EngineEvent, ...]:
+        """While there is no step to do it: what the policy of now means for memory and for what is kept."""
+        policy = self._read_policy()
+        memory.follow(runner.find_budget(policy))
+        events = runner.follow(policy)
+        memory.trim(has_freed=bool(events))
+        return events
+
     def _step(self, runner: StepRunner, memory: EngineMemory) -> None:
         self._step_began_s = time.monotonic()
         policy = self._read_policy()
@@ -180,7 +191,7 @@ class Engine:
         events = runner.run_step(policy)
         self._step_began_s = None
         # Before it is told: what a step has left over is no memory in use.
-        memory.trim(sequence_ended=any(isinstance(event, SequenceEnded) for event in events))
+        memory.trim(has_freed=any(isinstance(event, SequenceEnded) for event in events))
         self._emit((*events, *_sample(memory, runner)))
 
     def _emit(self, events: tuple[EngineEvent, ...]) -> None:

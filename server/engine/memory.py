@@ -58,13 +58,13 @@ class EngineMemory:
         self._next_sample_s = now_s + SAMPLE_INTERVAL_S
         return (MemorySampled(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory()),)
 
-    def trim(self, *, sequence_ended: bool) -> None:
-        """Called after each step: frees unused buffers when a sequence has left, and now and then otherwise.
+    def trim(self, *, has_freed: bool) -> None:
+        """Called after each step: frees unused buffers when a sequence has left, or other memory, and now and then.
 
         Buffers of a growing context fit no later allocation, and MLX keeps them until told. They are freed also when
         they, and what is in use, come to more than the budget.
         """
         self._steps += 1
         is_over = self._budget_bytes and mx.get_active_memory() + mx.get_cache_memory() > self._budget_bytes
-        if sequence_ended or is_over or self._steps % TRIM_INTERVAL_STEPS == 0:
+        if has_freed or is_over or self._steps % TRIM_INTERVAL_STEPS == 0:
             mx.clear_cache()

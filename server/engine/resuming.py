@@ -26,7 +26,7 @@ class Resumer:
         self._cache = PrefixCache(model)
         self._policy = EnginePolicy()
         self._told = PrefixCacheSampled(0, 0, 0)
-        self._changes = -1
+        self._changes = (-1, 0)
 
     def advance(self, sequences: Iterable[Sequence], policy: EnginePolicy) -> list[EngineEvent]:
         """Before a step: look up the prompts that have just come, and take in what stands at a point."""

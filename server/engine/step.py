@@ -100,6 +100,10 @@ class StepRunner:
         """Drop every sequence."""
         return tuple(self._end(request_id, "cancelled") for request_id in tuple(self._sequences))
 
+    def follow(self, policy: EnginePolicy) -> tuple[EngineEvent, ...]:
+        """Between steps: let a policy that has changed take effect on what is kept; what came of it."""
+        return tuple(self._resumer.advance(self._sequences.values(), policy))
+
     def close(self, timeout_s: float) -> None:
         """Nothing will be asked for any more; waits at most so long for what is being written to disk."""
         self._resumer.close(timeout_s)

@@ -172,6 +172,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """What each token adds to it."""
     device_bytes: int = 0
     """Memory that a program should not exceed on this device; 0 when nothing says so."""
+    fingerprint: str = ""
+    """What tells the weights, the drafter's with them, from others, as they were before they were read."""
 
     def plan_memory(self, memory_budget_gib: float) -> MemoryPlan:
         """What a budget leaves for streams beside this model; a negative one is what the device allows."""

@@ -12,6 +12,7 @@ from server.errors import ModelUnsupported
 from server.machine import read_memory_limit_bytes
 from server.memory_plan import MACHINE_SHARE
 from server.models.cache import ModelFacts, ServedModel
+from server.models.fingerprint import fingerprint_weights
 from server.models.flash_next.checkpoint import load_flash_next
 from server.models.flash_next.config import DRAFTER_TYPES, MODEL_TYPES
 from server.models.flash_next.served import ServedFlashNext, measure_stream
@@ -46,7 +47,7 @@ def load_model(path: str, dtype: str, folder: Path | None = None, drafter: Path 
     kept = choose_dtype(dtype)
     if mx.default_device() == mx.cpu:
         schedule_as_batch()
-    facts = _begin_facts(path, folder, raw)
+    facts = _begin_facts(path, folder, raw, fingerprint_weights(folder, drafter))
     if facts.architecture in MODEL_TYPES:
         model = _load_flash_next(folder, raw, kept, facts, drafter and check_drafter(drafter))
     else:
@@ -128,7 +129,7 @@ def describe_quantization(raw: dict[str, Any]) -> str:
     return f"{settings['bits']}-bit {settings.get('mode', 'affine')}, groups of {settings.get('group_size', 64)}"
 
 
-def _begin_facts(path: str, folder: Path, raw: dict[str, Any]) -> ModelFacts:
+def _begin_facts(path: str, folder: Path, raw: dict[str, Any], fingerprint: str) -> ModelFacts:
     """Facts that need no weights; the rest is filled in by those who load them."""
     return ModelFacts(
         id=model_name(path),
@@ -143,6 +144,7 @@ def _begin_facts(path: str, folder: Path, raw: dict[str, Any]) -> ModelFacts:
         has_mtp=False,
         embedded=path == EMBEDDED,
         device_bytes=_find_device_bytes(),
+        fingerprint=fingerprint,
     )
 
 

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
-from pathlib import Path
+from operator import index
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 
 from server.errors import CheckpointInvalid, ModelNotFound
+from server.models.regular_file import open_regular
 
 MAX_HEADER_BYTES = 100_000_000
 """More is refused by the safetensors format itself."""
 
 SHOWN_NAMES = 3
 """Names that an error lists; the rest are counted."""
+SHOWN_CHARS = 200
+"""Of a name that an error lists."""
 
 DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -38,6 +43,12 @@ class TensorInfo(msgspec.Struct, frozen=True):
     end: int
     name: str
     """As the file has it."""
+
+
+class _Index(msgspec.Struct, frozen=True):
+    """What is needed of an index: the file of each tensor."""
+
+    weight_map: dict[str, str]
 
 
 def scan_checkpoint(folder: Path) -> dict[str, TensorInfo]:
@@ -61,8 +72,8 @@ def scan_checkpoint(folder: Path) -> dict[str, TensorInfo]:
 def read_header(file: Path) -> dict[str, TensorInfo]:
     """The tensors that one file says it holds, with all their bytes checked to be there."""
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
+            size = os.fstat(stream.fileno()).st_size
             length = int.from_bytes(stream.read(8), "little")
             header = stream.read(length) if 2 <= length <= min(MAX_HEADER_BYTES, size - 8) else b""
     except OSError as problem:
@@ -85,8 +96,8 @@ def _parse_header(file: Path, header: bytes) -> dict[str, Any]:
 
 def _check_entry(file: Path, name: str, entry: Any, base: int, size: int) -> TensorInfo:
     try:
-        start, end = (int(offset) for offset in entry["data_offsets"])
-        shape = tuple(int(length) for length in entry["shape"])
+        start, end = (index(offset) for offset in entry["data_offsets"])
+        shape = tuple(index(length) for length in entry["shape"])
         dtype = str(entry["dtype"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointInvalid(f"{file} describes the tensor {name} in a way that cannot be read.") from None
@@ -103,21 +114,38 @@ def _check_entry(file: Path, name: str, entry: Any, base: int, size: int) -> Ten
 
 
 def _read_index(folder: Path, present: set[str]) -> set[str]:
-    """The files that the folder's index names, all of them `present`; empty when there is no index."""
-    index = folder / "model.safetensors.index.json"
-    if not index.exists():
+    """The files that the folder's index names, all of them there; empty when there is no index."""
+    file = folder / "model.safetensors.index.json"
+    if not file.exists():
         return set()
     try:
-        named = {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise CheckpointInvalid(f"{index} is not a readable index of tensors; fetch it again.") from None
-    missing = sorted(name for name in named - present if not (folder / name).is_file())
-    if missing:
+        with open_regular(file) as stream:
+            document = msgspec.json.decode(stream.read(), type=_Index)
+    except (OSError, ValueError, RecursionError):  # also msgspec's own errors
+        raise CheckpointInvalid(f"{file} is not a readable index of tensors; fetch it again.") from None
+    named = set(document.weight_map.values())
+    if not named:
+        raise CheckpointInvalid(f"{file} names no file for any tensor; fetch it again.")
+    if outside := sorted(name for name in named if _leaves_folder(name)):
+        raise CheckpointInvalid(f"{file} names files outside of its folder: {list_names(outside)}.")
+    if missing := sorted(name for name in named - present if not _is_file(folder / name)):
         raise CheckpointInvalid(f"{folder} lacks files that its index names: {list_names(missing)}.")
     return named
+
+
+def _leaves_folder(name: str) -> bool:
+    return PurePath(name).is_absolute() or ".." in PurePath(name).parts
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def list_names(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return ", ".join(names[:SHOWN_NAMES]) + more
+    shown = (name if len(name) <= SHOWN_CHARS else f"{name[: SHOWN_CHARS - 1]}…" for name in names[:SHOWN_NAMES])
+    return ", ".join(shown) + more

@@ -24,6 +24,7 @@ from server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokeni
 from server.text.guide import GuideBuilder
 from server.text.markers import find_markup, find_shown_ids
 from server.text.thinking import plan_thinking
+from server.text.tokenizer_check import check_files, check_template
 from server.text.tools import Tool
 from server.text.vocabulary import build_byte_table
 
@@ -202,6 +203,7 @@ def load_text_codec(folder: Path) -> TextCodec:
     from mlx_lm.tokenizer_utils import load
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    check_files(folder)
     config, generation = _read_json(folder / "config.json"), _read_json(folder / "generation_config.json")
     try:
         tokenizer = load(folder, {"local_files_only": True, "trust_remote_code": False})
@@ -211,6 +213,7 @@ def load_text_codec(folder: Path) -> TextCodec:
     if "a" not in tokenizer.decode(tokenizer.encode("a", add_special_tokens=False)):
         # transformers builds an empty tokenizer, without a word, where the vocabulary's file is missing.
         raise CheckpointInvalid(f"The tokenizer in {folder} has no vocabulary (is tokenizer.json missing?).")
+    check_template(tokenizer, folder)
     stop_ids = {*_eos_ids(config), *_eos_ids(generation), *tokenizer.eos_token_ids}
     codec = TextCodec(tokenizer, frozenset(stop_ids), _vocab_size(config) or len(tokenizer))
     with suppress(UnsupportedParameter):  # told to whoever asks for a form

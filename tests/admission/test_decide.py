@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.admission.decide import LEAST_OUTPUT_TOKENS, Admit, Asked, Load, Refuse, decide
+from server.admission.decide import LEAST_OUTPUT_TOKENS, Admit, Asked, Load, Refuse, decide, find_shortage
 from server.events import Lane
 from server.memory_plan import MemoryPlan, StreamCost
 from server.policy import AdmissionPolicy
@@ -50,7 +50,8 @@ def test_one_that_does_not_fit_is_refused_with_the_numbers() -> None:
     decision = decide(AdmissionPolicy(), Load(1, memory=PLAN, promised_bytes=promised), ask(1000, 5000, 5000))
     assert isinstance(decision, Refuse)
     assert decision.code == "memory_budget_full"
-    assert (decision.limit, decision.used) == (PLAN.budget_bytes, PLAN.model_bytes + promised)
+    assert decision.limit - decision.used == PLAN.room_bytes - promised < decision.needed
+    assert (decision.limit, decision.work) == (PLAN.budget_bytes, PLAN.work_bytes)
     assert decision.needed == PLAN.stream.at(1000 + LEAST_OUTPUT_TOKENS)
     admitted = decide(AdmissionPolicy(), Load(1, memory=PLAN, promised_bytes=promised - 1), ask(1000, 5000, 5000))
     assert isinstance(admitted, Admit)
@@ -68,12 +69,19 @@ def test_a_client_that_leaves_its_output_open_leaves_room_for_another() -> None:
     assert abs(second.max_tokens - first.max_tokens) < 10
 
 
-def test_when_nothing_runs_waiting_is_no_way_out() -> None:
-    plan = MemoryPlan(budget_bytes=100, model_bytes=150, stream=StreamCost(2**20, 2**10))
-    for in_flight in (0, 1):
-        decision = decide(AdmissionPolicy(), Load(in_flight, memory=plan), ask(10, 10))
-        assert isinstance(decision, Refuse)
-        assert (decision.code, decision.is_alone) == ("memory_budget_full", in_flight == 0)
+@pytest.mark.parametrize("load", [(0, 0), (1, 2**20), (2, 2**20)])
+def test_where_no_stream_fits_waiting_is_no_way_out_whatever_runs(load: tuple[int, int]) -> None:
+    plan = MemoryPlan(budget_bytes=100 * 2**20, model_bytes=67 * 2**20, stream=StreamCost(2**20, 2**10))
+    decision = decide(AdmissionPolicy(max_in_flight=2), Load(load[0], False, plan, load[1]), ask(0, 0))
+    assert isinstance(decision, Refuse)
+    assert (decision.code, decision.limit) == ("memory_too_small", plan.budget_bytes)
+    assert decision.limit - decision.used == plan.room_bytes < decision.needed
+
+
+@given(st.integers(1, 2**31), st.integers(0, 2**30), st.integers(0, 2**26), st.integers(0, 2**16))
+def test_no_stream_fits_exactly_when_the_longest_has_no_token(budget: int, model: int, fixed: int, token: int) -> None:
+    plan = MemoryPlan(budget, model, StreamCost(fixed, token))
+    assert (find_shortage(plan) is None) == bool(plan.most_tokens)
 
 
 def test_the_limit_of_streams_is_told_before_memory() -> None:

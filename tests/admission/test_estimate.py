@@ -3,7 +3,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -99,7 +99,7 @@ def test_eight_clients_that_sleep_exactly_as_long_as_they_are_told_all_get_the_o
         try:
             permit = admission.admit(Asked("unknown", 10, None), policy)
         except Refusal as refusal:
-            heapq.heappush(wakes, (now + refusal.retry_after_s, client))
+            heapq.heappush(wakes, (now + cast("int", refusal.retry_after_s), client))
         else:
             began = now
             served.append(now)

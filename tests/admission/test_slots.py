@@ -116,9 +116,17 @@ def test_memory_is_promised_with_a_slot_and_free_again_with_it() -> None:
     with pytest.raises(Refusal) as caught:
         admission.admit(Asked("unknown", 100, 4000, 4000), TWO)
     assert caught.value.code == "memory_budget_full"
-    assert (caught.value.limit, caught.value.used) == (10**9, plan.stream.at(4100))
+    assert (caught.value.limit, caught.value.used) == (10**9, plan.work_bytes + plan.stream.at(4100))
     assert (admission.in_flight, admission.promised_bytes) == (1, plan.stream.at(4100))
     permit.release()
     permit.release()
     assert (admission.in_flight, admission.promised_bytes) == (0, 0)
     assert admission.admit(Asked("unknown", 100, 4000, 4000), TWO).is_held
+
+
+def test_where_no_stream_fits_nobody_is_told_to_come_back() -> None:
+    plan = MemoryPlan(budget_bytes=2**25, model_bytes=2**25, stream=StreamCost(0, 10**5))
+    admission = Admission(read_memory=lambda: plan)
+    with pytest.raises(Refusal) as caught:
+        admission.admit(ASKED, TWO)
+    assert (caught.value.code, caught.value.retry_after_s) == ("memory_too_small", None)

@@ -178,6 +178,15 @@ def test_a_refusal_has_the_policys_status_and_says_when_to_come_back(
     assert failure.headers == {"content-type": "application/json", **headers}
 
 
+@pytest.mark.parametrize(("refusal_status", "status"), [("auto", 400), (400, 400), (429, 429), (503, 503)])
+def test_a_refusal_that_lasts_names_no_time_to_come_back(refusal_status: RefusalStatus, status: int) -> None:
+    lasting = errors.Refusal("Small.", code="memory_too_small", limit=2, used=2, retry_after_s=None)
+    failure = build_failure(lasting, refusal_status)
+    assert failure.status == status
+    assert failure.headers["x-should-retry"] == "false"
+    assert "retry-after" not in failure.headers
+
+
 @pytest.mark.parametrize("error", [errors.EngineDead("x"), errors.StreamStopped("x"), errors.ModelNotFound("x")])
 def test_what_does_not_get_better_by_itself_is_not_to_be_retried(error: HomebaseError) -> None:
     assert build_failure(error).headers["x-should-retry"] == "false"

@@ -39,3 +39,11 @@ async def test_a_dead_engines_reason_is_told(rig: Any) -> None:
     body = json.loads(await (await rig.client.get("/health")).get_data())
     assert "out of memory" in body["reason"]
     assert body["state"] == "engine_dead"
+
+
+async def test_a_budget_without_room_for_a_stream_is_not_ready_and_says_why(rig: Any) -> None:
+    rig.model = msgspec.structs.replace(rig.model, context_limit_tokens=0, detail="Too small.")  # as the rig has it
+    assert (await rig.client.get("/health")).status_code == 200
+    answer = await rig.client.get("/ready")
+    assert answer.status_code == 503
+    assert json.loads(await answer.get_data())["reason"] == "Too small."

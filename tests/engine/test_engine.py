@@ -224,7 +224,7 @@ def test_cancel_before_the_start_does_no_work(rig: Rig, ask: RequestMaker) -> No
     rig.wait_end("a")
     assert rig.outcome("a") == "cancelled"
     assert rig.model.forwards == []
-    assert rig.model.states_built == 0
+    assert rig.steps() == []
 
 
 def test_a_cancel_is_told_before_the_next_step_runs(rig: Rig, ask: RequestMaker, gate: Gate) -> None:
@@ -334,7 +334,7 @@ def test_idle_costs_next_to_nothing_and_memory_is_still_sampled(
     rig.wait_memory_sample()
     seen = len(rig.deliveries)
     assert cpu_seconds(2.5) < 0.1
-    assert 1 <= len(rig.deliveries) - seen <= 2
+    assert 1 <= len(rig.deliveries) - seen <= 3
 
 
 def test_memory_is_sampled_at_most_twice_a_second_at_work(rig: Rig, ask: RequestMaker) -> None:

@@ -34,16 +34,16 @@ def clears(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 def test_buffers_are_given_back_when_a_sequence_ends(clears: list[None]) -> None:
     memory = EngineMemory()
-    memory.trim(sequence_ended=False)
+    memory.trim(has_freed=False)
     assert len(clears) == 0
-    memory.trim(sequence_ended=True)
+    memory.trim(has_freed=True)
     assert len(clears) == 1
 
 
 def test_buffers_are_given_back_now_and_then_while_nothing_ends(clears: list[None]) -> None:
     memory = EngineMemory()
     for _ in range(3 * TRIM_INTERVAL_STEPS):
-        memory.trim(sequence_ended=False)
+        memory.trim(has_freed=False)
     assert len(clears) == 3
 
 
@@ -70,13 +70,13 @@ def test_buffers_are_given_back_when_they_pass_the_budget(clears: list[None]) ->
     memory = EngineMemory()
     held = mx.get_active_memory() + mx.get_cache_memory()
     memory.follow(held + 2**30)
-    memory.trim(sequence_ended=False)
+    memory.trim(has_freed=False)
     assert len(clears) == 0
     memory.follow(1)
-    memory.trim(sequence_ended=False)
+    memory.trim(has_freed=False)
     assert len(clears) == 1
     memory.follow(0)
-    memory.trim(sequence_ended=False)
+    memory.trim(has_freed=False)
     assert len(clears) == 1
 
 

@@ -71,12 +71,22 @@ def test_prompts_that_grow_to_the_budget_never_pass_it(served: Headless) -> None
     assert statuses[-2:] == [400, 400]
 
 
-def test_a_budget_below_the_weights_is_told_at_the_start_and_to_every_client(headless: Callable[..., Headless]) -> None:
-    server = headless(config="[engine]\nmemory_budget_gib = 0.02\n")
-    assert "every request will be refused" in server.said
-    status, answer = ask(server, 1, 5)
-    assert (status, answer["error"]["code"]) == (429, "memory_budget_full")
-    assert "Raise that limit" in answer["error"]["message"]
+def test_a_budget_below_the_weights_is_told_at_the_start_and_to_everybody(headless: Callable[..., Headless]) -> None:
+    server = headless(config="[engine]\nmemory_budget_gib = 0.02\n", ready=False)
+    server.wait_until("the log says so", lambda: "every request will be refused" in server.said, 45)
+    body = {"model": "nano", "messages": [{"role": "user", "content": "word"}], "max_tokens": 5}
+    refused = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "memory_too_small")
+    assert refused.headers["x-should-retry"] == "false"
+    assert "retry-after" not in refused.headers
+    assert "Raise that limit" in refused.json()["error"]["message"]
+    ready = httpx.get(f"{server.url}/ready", timeout=60)
+    assert ready.status_code == 503
+    assert "engine.memory_budget_gib" in ready.json()["reason"]
+    assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+    (listed,) = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"]
+    assert (listed["context_length"], listed["max_model_len"]) == (None, None)
+    assert server.snapshot()["model"]["effective_context_limit_tokens"] == 0
 
 
 def test_an_output_left_open_leaves_room_for_a_second_request(served: Headless) -> None:

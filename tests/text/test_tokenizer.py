@@ -129,7 +129,7 @@ def test_messages_begin_where_the_template_says(codec: TextCodec) -> None:
     assert roles == ["system", "user", "assistant", "user", "assistant"]
 
 
-@pytest.mark.parametrize("template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}", "{% if"])
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}"])
 def test_a_template_that_marks_no_messages_has_no_boundaries(tmp_path: Path, template: str) -> None:
     codec = load_text_codec(copy_nano(tmp_path, tokenizer_config=lambda d: d.update(chat_template=template)))
     assert codec.find_boundaries([1, 2, 1, 3]) == ()

@@ -155,11 +155,11 @@ class Door:
             raise InvalidRequest(told, param="messages") from None
 
     def _refuse_unread(self, knock: Knock, limit_tokens: int) -> None:
-        """Refuse a large request at once when there is no slot.
+        """Refuse a large request at once when there is no slot, and any when memory has no room for a stream.
 
         Not one so large that it may exceed the context limit: that is a fault for good, and must be told as such.
         """
-        if LARGE_BODY_BYTES < knock.asked.body_bytes <= 2 * limit_tokens:
+        if not limit_tokens or LARGE_BODY_BYTES < knock.asked.body_bytes <= 2 * limit_tokens:
             policy = self._services.read_policy().policy
             refusal = self._services.admission.find_refusal(knock.build_wanted(0), policy)
             if refusal is not None:

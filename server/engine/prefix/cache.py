@@ -56,9 +56,9 @@ class PrefixCache:
         return measure(tuple(self._trees.values()))
 
     @property
-    def changes(self) -> int:
-        """Rises whenever something was put in, used or let go of."""
-        return self._clock
+    def changes(self) -> tuple[int, int]:
+        """Another one whenever something was put in, used or let go of, in memory or on disk."""
+        return self._clock, self.disk_bytes
 
     @property
     def budget_bytes(self) -> int:
@@ -241,11 +241,15 @@ class PrefixCache:
         self._pins[request_id] = node
 
     def _open_disk(self) -> None:
-        self.close(0)
-        if not self._disk_gib:
+        limit_bytes = int(self._disk_gib * GIB)
+        if not limit_bytes:
+            self.close(0)
+            return
+        if self._disk is not None:
+            self._disk.limit(limit_bytes)
             return
         try:
-            self._disk = open_tier(self._model.facts, int(self._disk_gib * GIB))
+            self._disk = open_tier(self._model.facts, limit_bytes)
         except OSError as fault:
             log.warning(
                 "engine.prefix_cache_disk_gib is set, but its folder cannot be used: %s. The prefix cache stays in "

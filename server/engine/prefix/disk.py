@@ -19,11 +19,22 @@ from queue import SimpleQueue
 import msgspec
 
 from server.engine.prefix.files import FileBroken, HostTensor, read_file, read_header, write_file
+from server.engine.prefix.folder import (
+    SUFFIX,
+    StoredFile,
+    delete_file,
+    is_other,
+    list_files,
+    list_folder,
+    list_others,
+    sweep_parts,
+)
 from server.engine.prefix.index import Index, Link, name_prefix
 from server.engine.prefix.payload import Point, SpanRows
 from server.engine.prefix.pieces import Piece, build_piece, divide, gather, read_span
 from server.engine.prefix.tree import TOKEN_BYTES, Node
 from server.models.scheduling import schedule_plainly
+from server.models.tensor_files import list_names
 
 FORMAT = "homebase-prefix-1"
 """Changed with whatever makes older files unreadable."""
@@ -34,7 +45,6 @@ PENDING_BYTES = 2**30
 RETRY_S = 60.0
 """After a fault in writing, nothing is written for so long."""
 
-STALE_PART_S = 3600.0
 PRIVATE = 0o700
 
 log = logging.getLogger(__name__)
@@ -46,8 +56,16 @@ class _Job(msgspec.Struct, frozen=True):
     tensors: dict[str, HostTensor]
 
 
+class _Limit(msgspec.Struct, frozen=True):
+    """What waits in the queue of the writer when there is less room than there was."""
+
+
 class DiskTier:
-    """One model's files. Called on the engine thread."""
+    """One model's files. Called on the engine thread.
+
+    The limit is for the files of all models, and for those of other servers that share the folder. They are counted
+    anew before each file is written, so that two servers together pass it by no more than what is being written.
+    """
 
     def __init__(self, root: Path, identity: str, folder_name: str, budget_bytes: int) -> None:
         self._root, self._folder, self._identity = root, root / folder_name, identity
@@ -56,11 +74,14 @@ class DiskTier:
         self._lock = threading.Lock()  # over the index and what waits
         self._pending_bytes = 0
         self._pending: set[str] = set()
+        self._others: set[str] = set()
+        """Ids at whose place there is no file, but something else."""
         self._quiet_until_s = 0.0
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | _Limit | None] = SimpleQueue()
         self._written: SimpleQueue[_Job] = SimpleQueue()
         self._make_folder()
         self._scan()
+        self._jobs.put(_Limit())  # it may be a lower one than what is there was written under
         self._thread = threading.Thread(target=self._write_all, name="homebase-prefix-disk", daemon=True)
         self._thread.start()
 
@@ -69,6 +90,11 @@ class DiskTier:
         """Bytes of this model's files."""
         with self._lock:
             return self._index.nbytes
+
+    def limit(self, budget_bytes: int) -> None:
+        """Keep to another limit from now on."""
+        self._budget_bytes = budget_bytes
+        self._jobs.put(_Limit())
 
     def read_next(self, tokens: bytes, limit: int, drafted: bool, common: int, point_end: int) -> Piece | None:
         """The next file along packed tokens, up to the deepest point within `limit` of them.
@@ -126,7 +152,7 @@ class DiskTier:
         link_id = name_prefix(tokens[: rows.end * TOKEN_BYTES], drafted)
         with self._lock:
             there = self._index.find(link_id)
-            if link_id in self._pending or (there is not None and (there.has_point or point is None)):
+            if link_id in self._pending | self._others or (there is not None and (there.has_point or point is None)):
                 return True
             nbytes = rows.nbytes + (point.nbytes if point else 0)
             if self._pending_bytes + nbytes > min(PENDING_BYTES, self._budget_bytes):
@@ -153,7 +179,7 @@ class DiskTier:
         schedule_plainly()
         while (job := self._jobs.get()) is not None:
             try:
-                self._write(job)
+                self._make_room(0) if isinstance(job, _Limit) else self._write(job)
             except OSError as fault:
                 self._quiet_until_s = time.monotonic() + RETRY_S
                 full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -164,6 +190,8 @@ class DiskTier:
                 )  # fmt: skip
             except Exception:
                 log.exception("a file of the prefix cache could not be made")
+            if isinstance(job, _Limit):
+                continue
             with self._lock:
                 self._pending.discard(job.link.id)
                 self._pending_bytes -= job.link.nbytes
@@ -171,10 +199,14 @@ class DiskTier:
             del job
 
     def _write(self, job: _Job) -> None:
+        path = self._path(job.link.id)
+        if is_other(path):
+            self._leave_alone([path.name])
+            return
         if time.monotonic() < self._quiet_until_s or not self._make_room(job.link.nbytes):
             return
         self._make_folder()
-        size = write_file(self._path(job.link.id), job.notes, job.tensors)
+        size = write_file(path, job.notes, job.tensors)
         with self._lock:
             self._index.add(msgspec.structs.replace(job.link, nbytes=size))
 
@@ -184,50 +216,70 @@ class DiskTier:
         self._folder.mkdir(exist_ok=True, mode=PRIVATE)
 
     def _make_room(self, wanted_bytes: int) -> bool:
-        """Delete files, those used longest ago first, other models' among them, until so much more fits."""
-        others = sorted(self._list_others(), key=lambda each: each[0])
-        others_bytes = sum(size for _, size, _ in others)
+        """Delete files, those used longest ago first, whoever wrote them, until so much more fits; False if never."""
+        if wanted_bytes > self._budget_bytes:
+            return False
+        strangers = sorted(self._find_strangers(), key=lambda each: each.used_s)
+        strange_bytes = sum(each.nbytes for each in strangers)
         while True:
             with self._lock:
                 held, oldest = self._index.nbytes, self._index.find_oldest()
-            if held + others_bytes + wanted_bytes <= self._budget_bytes:
+            if held + strange_bytes + wanted_bytes <= self._budget_bytes:
                 return True
-            if others and (oldest is None or others[0][0] <= oldest.used_s):
-                _, size, path = others.pop(0)
-                others_bytes -= size
-                path.unlink(missing_ok=True)
+            if strangers and (oldest is None or strangers[0].used_s <= oldest.used_s):
+                stranger = strangers.pop(0)
+                if delete_file(stranger.path):
+                    strange_bytes -= stranger.nbytes
             elif oldest is not None:
-                self._path(oldest.id).unlink(missing_ok=True)
                 self._forget(oldest.id)
+                delete_file(self._path(oldest.id))
             else:
                 return False
 
-    def _list_others(self) -> list[tuple[float, int, Path]]:
-        """When they were last used, size and place of files of other models or older weights."""
-        found: list[tuple[float, int, Path]] = []
-        for path in self._root.glob("*/*.safetensors"):
-            if path.parent != self._folder:
-                with contextlib.suppress(OSError):
-                    status = path.stat()
-                    found.append((status.st_mtime, status.st_size, path))
-        return found
+    def _find_strangers(self) -> list[StoredFile]:
+        """Files that the index does not have: of other models, older weights, other servers. It forgets what is gone.
+
+        On the writer's thread, which alone puts links into the index.
+        """
+        with self._lock:
+            gone = set(self._index.ids)
+        strangers: list[StoredFile] = []
+        for file in list_files(self._root):
+            if file.path.parent == self._folder and file.path.stem in gone:
+                gone.discard(file.path.stem)
+            else:
+                strangers.append(file)
+        for link_id in gone:
+            self._forget(link_id)
+        return strangers
 
     def _scan(self) -> None:
         """Read the headers of what is there."""
-        for path in self._folder.glob(".*.part"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > STALE_PART_S:
-                    path.unlink()
-        for path in self._folder.glob("*.safetensors"):
+        sweep_parts(self._root)
+        self._leave_alone(list_others(self._folder))
+        for file in list_folder(self._folder):
+            path = file.path
             try:
                 notes = read_header(path).notes
                 self._check(notes, path.stem)
                 first, end, drafted, *_ = read_span(notes)
-                status, has_point = path.stat(), notes["has_point"] == "1"
-                link = Link(path.stem, notes["parent"], first, end, drafted, has_point, status.st_size, status.st_mtime)
-                self._index.add(link)
+                has_point = notes["has_point"] == "1"
+                self._index.add(
+                    Link(path.stem, notes["parent"], first, end, drafted, has_point, file.nbytes, file.used_s)
+                )
             except (OSError, FileBroken, ValueError, LookupError) as fault:
                 self._drop(path, path.stem, str(fault))
+
+    def _leave_alone(self, names: Sequence[str]) -> None:
+        """Neither read nor write what has a file's name and is none."""
+        if not names:
+            return
+        with self._lock:
+            self._others.update(name.removesuffix(SUFFIX) for name in names)
+        log.warning(
+            "In the folder of the prefix cache, %s, these are no regular files and are left alone: %s.",
+            self._folder, list_names(names),
+        )  # fmt: skip
 
     def _check(self, notes: Mapping[str, str], link_id: str) -> None:
         """Raise FileBroken unless a file is of this format, model and weights, and named by its tokens."""
@@ -246,12 +298,11 @@ class DiskTier:
     def _drop(self, path: Path, link_id: str, reason: str) -> None:
         log.warning("A file of the prefix cache is dropped, %s: %s.", path.name, reason)
         self._forget(link_id)
-        with contextlib.suppress(OSError):
-            path.unlink()
+        delete_file(path)
 
     def _forget(self, link_id: str) -> None:
         with self._lock:
             self._index.drop(link_id)
 
     def _path(self, link_id: str) -> Path:
-        return self._folder / f"{link_id}.safetensors"
+        return self._folder / f"{link_id}{SUFFIX}"

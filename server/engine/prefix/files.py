@@ -19,6 +19,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from server.models.regular_file import open_regular
+
 LONGEST_HEADER_BYTES = 16 * 2**20
 
 _TYPES: dict[str, tuple[mx.Dtype, Any]] = {
@@ -91,7 +93,8 @@ def write_file(path: Path, notes: Mapping[str, str], tensors: Mapping[str, HostT
     header += b" " * (-len(header) % 8)
     part = path.with_name(f".{path.stem}-{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
+        part.unlink(missing_ok=True)  # left by a process of the same number, or no file at all
+        with part.open("xb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for buffer in buffers:
                 file.write(buffer)
@@ -105,7 +108,7 @@ def write_file(path: Path, notes: Mapping[str, str], tensors: Mapping[str, HostT
 
 def read_header(path: Path) -> Header:
     """What a file says of itself, checked against its length. Raises OSError and FileBroken."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= min(size - 8, LONGEST_HEADER_BYTES):
@@ -125,7 +128,7 @@ def read_header(path: Path) -> Header:
 def read_file(path: Path) -> tuple[dict[str, str], dict[str, HostTensor]]:
     """Everything in a file, checked. Raises OSError and FileBroken."""
     header = read_header(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(header.data_at)
         data = file.read()
     notes = dict(header.notes)

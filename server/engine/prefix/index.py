@@ -38,11 +38,17 @@ class Index:
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
         self._children: dict[str, set[str]] = {}
+        self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of all files."""
-        return sum(link.nbytes for link in self._links.values())
+        return self._nbytes
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of all links."""
+        return tuple(self._links)
 
     def __len__(self) -> int:
         return len(self._links)
@@ -55,12 +61,14 @@ class Index:
         """Put a link in, in place of one of the same id."""
         self.drop(link.id)
         self._links[link.id] = link
+        self._nbytes += link.nbytes
         self._children.setdefault(link.parent, set()).add(link.id)
 
     def drop(self, link_id: str) -> Link | None:
         """Take a link out."""
         link = self._links.pop(link_id, None)
         if link is not None:
+            self._nbytes -= link.nbytes
             siblings = self._children[link.parent]
             siblings.discard(link_id)
             if not siblings:

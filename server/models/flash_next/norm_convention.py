@@ -34,8 +34,9 @@ def centre_norms(tensors: Mapping[str, mx.array], where: str) -> dict[str, mx.ar
     Trunk and drafting head are judged apart, since they may come from different programs.
 
     Raises:
-        CheckpointInvalid: the means fit neither convention.
+        CheckpointInvalid: one holds no floating-point numbers, or the means fit neither convention.
     """
+    _require_floating(tensors, where)
     means = _means(tensors, TRUNK_SIGN)
     trunk = find_centre(means) if means else "zero"  # without any, tensors are missing, which is told elsewhere
     if trunk is None:
@@ -63,6 +64,14 @@ def find_centre(means: Sequence[float]) -> Centre | None:
     if share <= SHIFTED_SHARE and SHIFTED_MEDIANS[0] <= median <= SHIFTED_MEDIANS[1]:
         return "zero"
     return None
+
+
+def _require_floating(tensors: Mapping[str, mx.array], where: str) -> None:
+    """Here and not with the other tensors: what is read as a factor is floating-point whatever it was."""
+    for name, tensor in tensors.items():
+        if CENTRED_NORM.fullmatch(name) and not mx.issubdtype(tensor.dtype, mx.floating):
+            kind = str(tensor.dtype).rpartition(".")[2]
+            raise CheckpointInvalid(f"{where}: {name} is stored as {kind}, and a norm has floating-point weights.")
 
 
 def _means(tensors: Mapping[str, mx.array], sign: re.Pattern[str]) -> list[float]:

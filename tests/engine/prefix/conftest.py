@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
@@ -64,6 +65,15 @@ class Desk:
 
     def step(self) -> None:
         self.events.extend(self.runner.run_step(self.policy))
+
+    def rest(self) -> tuple[EngineEvent, ...]:
+        """What the engine does now and then while there is no step."""
+        events = self.runner.follow(self.policy)
+        self.events.extend(events)
+        return events
+
+    def set(self, **policy: Any) -> None:
+        self.policy = msgspec.structs.replace(self.policy, **policy)
 
     def finish(self) -> None:
         while not self.runner.idle:

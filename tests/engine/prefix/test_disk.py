@@ -15,8 +15,10 @@ import pytest
 from server.engine.prefix import disk as disk_module
 from server.engine.prefix import store
 from server.engine.prefix.files import FileBroken, read_header
-from server.engine.prefix.store import fingerprint_weights
+from server.events import PrefixCacheSampled
 from server.models.folder import EMBEDDED_FOLDER
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "flash_next"
 
 Text = Callable[[int, int], tuple[int, ...]]
 Make = Callable[..., Any]
@@ -217,6 +219,123 @@ def test_the_disk_keeps_to_its_budget_oldest_first_other_models_too(desk: Make, 
     assert last.looked_up().cached_tokens == 199
 
 
+def total(root: Path) -> int:
+    return sum(path.lstat().st_size for path in list_files(root) if path.is_file())
+
+
+def wait_until(claim: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not claim() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert claim()
+
+
+@pytest.fixture
+def filled(desk: Make, text: Text, cache_home: Path) -> int:
+    """Bytes of what six prompts left on disk; the limit was far above it."""
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    for seed in range(6):
+        warm.run(text(20 + seed, 200))
+    warm.runner.close(20)
+    assert len(list_files(cache_home)) >= 6
+    return total(cache_home)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.01])
+@pytest.mark.parametrize("name", ["tiny", "tiny2"])
+def test_a_limit_below_what_is_there_is_kept_to_from_the_start(
+    desk: Make, cache_home: Path, filled: int, share: float, name: str
+) -> None:
+    """With nothing to write, for this model's files and for others'; also when no file fits the limit."""
+    limit = share * filled
+    desk(name, prefix_cache_disk_gib=limit / 2**30).rest()
+    wait_until(lambda: total(cache_home) <= limit)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.01])
+def test_a_limit_that_is_lowered_while_nothing_runs_is_kept_to(
+    desk: Make, cache_home: Path, filled: int, share: float
+) -> None:
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    (told,) = [event for event in warm.rest() if isinstance(event, PrefixCacheSampled)]
+    assert told.disk_bytes == filled
+    warm.set(prefix_cache_disk_gib=share * filled / 2**30)
+    warm.rest()
+    wait_until(lambda: total(cache_home) <= share * filled)
+    wait_until(lambda: warm.cache.disk_bytes == total(cache_home))
+    (told,) = [event for event in warm.rest() if isinstance(event, PrefixCacheSampled)]
+    assert told.disk_bytes == total(cache_home)
+
+
+def test_a_limit_of_nothing_leaves_what_is_there(desk: Make, cache_home: Path, filled: int) -> None:
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.rest()
+    warm.set(prefix_cache_disk_gib=0.0)
+    warm.rest()
+    assert warm.cache.disk_bytes == 0
+    assert total(cache_home) == filled
+
+
+def test_what_is_on_disk_is_told_when_it_is_there(desk: Make, text: Text, cache_home: Path) -> None:
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    warm.run(text(1, 200))
+    wait_written(warm)
+    (told,) = [event for event in warm.rest() if isinstance(event, PrefixCacheSampled)]
+    assert told.disk_bytes == total(cache_home) > 0
+    assert warm.rest() == ()
+
+
+def test_two_servers_with_one_folder_keep_to_the_limit_together(
+    desk: Make, cold: Make, text: Text, cache_home: Path, filled: int
+) -> None:
+    shutil.rmtree(cache_home)
+    limit = filled // 2
+    both = [desk("tiny", prefix_cache_disk_gib=limit / 2**30) for _ in range(2)]
+    for seed in range(6):
+        prompt = text(30 + seed, 200)
+        warm = both[seed % 2]
+        assert warm.run(prompt) == cold("tiny", prompt)
+        wait_written(warm)
+        assert total(cache_home) <= limit
+    wait_until(lambda: both[1].cache.disk_bytes <= total(cache_home))  # what the other one deleted is not counted
+
+
+def put_others(files: list[Path]) -> None:
+    """A pipe and a folder by turns, in the place of files."""
+    for place, path in enumerate(files):
+        path.unlink()
+        os.mkfifo(path) if place % 2 else path.mkdir()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("when", ["before", "while it runs"])
+def test_what_is_no_file_is_neither_waited_for_nor_touched(
+    desk: Make, cold: Make, text: Text, cache_home: Path, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    prompt = text(1, 200)
+    warm = desk("tiny", prefix_cache_disk_gib=1.0)
+    for name in (1, 2):
+        warm.run(text(name, 200))
+    warm.runner.close(20)
+    files = list_files(cache_home)
+    assert len(files) >= 2
+    again = desk("tiny", prefix_cache_disk_gib=1.0)
+    if when == "while it runs":
+        again.rest()
+    put_others(files)
+    for name in (1, 2, 1):
+        assert again.run(text(name, 200)) == cold("tiny", text(name, 200))
+        wait_written(again)
+    assert not [path for path in files if path.is_file()]
+    again.run(text(3, 200))
+    wait_written(again)
+    assert [path for path in list_files(cache_home) if path.is_file()], "writing goes on"
+    assert "are no regular files and are left alone" in caplog.text
+    if when == "before":
+        assert caplog.text.count("left alone") == 1
+    assert again.run(prompt) == cold("tiny", prompt)
+
+
 def test_nothing_half_written_is_left_or_read(cache_home: Path, desk: Make, text: Text) -> None:
     warm = desk("tiny", prefix_cache_disk_gib=1.0)
     warm.run(text(1, 100))
@@ -245,13 +364,22 @@ def test_headers_say_what_is_in_a_file(cache_home: Path, desk: Make, text: Text,
         read_header(tmp_path / "x")
 
 
-def test_weights_with_other_values_have_another_fingerprint(tmp_path: Path) -> None:
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(EMBEDDED_FOLDER / name, tmp_path / name)
-    before = fingerprint_weights(tmp_path)
-    assert before == fingerprint_weights(EMBEDDED_FOLDER)
-    data = bytearray((tmp_path / "model.safetensors").read_bytes())
-    for place in range(0, len(data), 1000):
-        data[-1 - place] ^= 1 if place < len(data) // 2 else 0
-    (tmp_path / "model.safetensors").write_bytes(data)
-    assert fingerprint_weights(tmp_path) != before
+def test_an_edit_of_the_weights_leaves_their_state_behind(desk: Make, cold: Make, text: Text, tmp_path: Path) -> None:
+    """Same name, same size, a few values in the middle: as after a repair of one tensor."""
+    first, copy, edited = (tmp_path / name / "model" for name in ("first", "copy", "edited"))
+    for folder in (first, copy, edited):
+        shutil.copytree(FIXTURES / "tiny", folder)
+    weights = edited / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    for place in range(len(data) // 2 + 5000, len(data) // 2 + 9000, 4):
+        data[place] ^= 0x40
+    weights.write_bytes(data)
+    prompt = text(1, 300)
+    warm = desk(str(first), prefix_cache_disk_gib=1.0)
+    warm.run(prompt)
+    again = restart(warm, desk, str(copy))
+    assert again.run(prompt) == cold(str(first), prompt)
+    assert again.looked_up().cached_tokens == 299
+    other = restart(again, desk, str(edited))
+    assert other.run(prompt) == cold(str(edited), prompt)
+    assert other.looked_up().cached_tokens == 0

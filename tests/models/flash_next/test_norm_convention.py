@@ -82,3 +82,20 @@ def test_norms_of_neither_kind_are_refused() -> None:
 def test_without_a_norm_that_tells_all_are_around_zero() -> None:
     """Such a checkpoint lacks tensors, which is told when they are counted."""
     assert read(centred(**{"layers.0.self_attn.q_norm.weight": 0.5})) == {"layers.0.self_attn.q_norm.weight": 1.5}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        TRUNK.format(0),
+        HEAD,
+        "mtp.hyper_connection_mixer.hc_norm.weight",
+        "hyper_connection_mixer.hc_norm.weight",
+        "layers.3.self_attn.indexer.k_layernorm.weight",
+    ],
+)
+@pytest.mark.parametrize("kind", [mx.int16, mx.uint8])
+def test_norms_of_whole_numbers_are_refused(name: str, kind: mx.Dtype) -> None:
+    tensors = {TRUNK.format(0): mx.zeros((8,)), name: mx.ones((8,), kind)}
+    with pytest.raises(CheckpointInvalid, match=rf"here: {name} is stored as {str(kind).rpartition('.')[2]}"):
+        centre_norms(tensors, "here")
