@@ -26,6 +26,9 @@ WORDS = (
     "quartz ribbon saddle timber umbrella velvet walnut yonder zephyr"
 )
 
+TEMPLATE_TOKENS, TOKENS_PER_WORD = 45, 3.44
+"""Of `build_prompt`, by nano's tokenizer: words of two tokens, as others have it, are longer there."""
+
 
 class StreamResult(msgspec.Struct, frozen=True):
     """One stream as its client saw it."""
@@ -93,6 +96,11 @@ def build_prompt(tokens: int, seed: int) -> str:
     draw, words = random.Random(seed), WORDS.split()
     text = " ".join(draw.choice(words) for _ in range(max(1, tokens // 2)))
     return f"# {seed}: {text}\nWrite a long Python module about this, with many functions."
+
+
+def ask_for(tokens: int) -> int:
+    """What to ask of `build_prompt`, which counts two tokens a word, for about so many of nano's."""
+    return round(2 * (tokens - TEMPLATE_TOKENS) / TOKENS_PER_WORD)
 
 
 async def run_load(

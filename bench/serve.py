@@ -28,7 +28,7 @@ from typing import Any
 from server.models.loader import resolve_model_folder
 
 from llama import write_llama
-from load import LoadResult, run_load, summarise
+from load import LoadResult, ask_for, run_load, summarise
 from overhead import measure_overhead
 from peers import split_drafter, start_mlx_vlm, write_float32
 from processes import EngineLoop, Program, start_homebase, start_mlx_lm
@@ -40,8 +40,6 @@ PREFILL_MAX_TOKENS = 4
 
 LONG_TOKENS = 4096
 """A prompt from here on needs no unmeasured round: shorter ones have gone before."""
-TEMPLATE_TOKENS, TOKENS_PER_WORD = 45, 3.44
-"""Of `build_prompt`, by nano's tokenizer: words of two tokens, as others have it, are longer there."""
 
 Rounds = dict[str, list[LoadResult]]
 """Measured rounds by program; the same round of each had the same prompts."""
@@ -136,7 +134,7 @@ def measure_prefill(programs: list[Program], args: argparse.Namespace) -> list[d
         rates: dict[str, list[float]] = {program.name: [] for program in programs}
         counted: dict[str, int] = dict.fromkeys(rates, 0)
         for number in range(length >= LONG_TOKENS, args.prefill_rounds + 1):  # from 0: one that only warms
-            asked = {"streams": 1, "prompt_tokens": _ask_for(length), "max_tokens": PREFILL_MAX_TOKENS}
+            asked = {"streams": 1, "prompt_tokens": ask_for(length), "max_tokens": PREFILL_MAX_TOKENS}
             for program in _turn(programs, number):
                 seed = 50_000 + length + 10 * number
                 result = asyncio.run(run_load(program.base_url, program.model, seed=seed, **asked))
@@ -148,11 +146,6 @@ def measure_prefill(programs: list[Program], args: argparse.Namespace) -> list[d
             for name, list_ in rates.items()
         ]
     return rows
-
-
-def _ask_for(tokens: int) -> int:
-    """What to ask of `build_prompt`, which counts two tokens a word, for about so many of nano's."""
-    return round(2 * (tokens - TEMPLATE_TOKENS) / TOKENS_PER_WORD)
 
 
 def _turn(programs: list[Program], by: int) -> list[Program]:

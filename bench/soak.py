@@ -2,6 +2,7 @@
 
     uv run python bench/soak.py                    # 2 hours
     uv run python bench/soak.py --minutes 3 --dry  # a short form; ends with 1 when it is not flat
+    uv run python bench/soak.py --minutes 20 --prompt-tokens 12000 16000 --budget-gib 0.25
 
 A server of its own, headless, with a memory budget that its prefix cache fills. Two clients ask without a pause; each
 request has a prompt that never came before, of a length drawn anew, and two of five hang up in prefill or in decode.
@@ -25,7 +26,7 @@ import httpx
 import msgspec
 import tomli_w
 
-from load import build_prompt, percentile
+from load import ask_for, build_prompt, percentile
 from processes import Program
 from report import Goal, Section, begin_report, render_goals, render_head, render_section, write_results
 
@@ -61,11 +62,13 @@ class Sample(msgspec.Struct, frozen=True):
 class Soak:
     """The clients, and what they and the server have seen."""
 
-    def __init__(self, program: Program, seconds: float) -> None:
+    def __init__(self, program: Program, seconds: float, prompt_tokens: tuple[int, int] | None = None) -> None:
         self._program, self._end_s = program, time.monotonic() + seconds
         self._draw = random.Random(11)
         self._number = 0
-        self._large_every = LARGE_EVERY if seconds >= LARGE_FROM_S else 0
+        self._prompt_tokens = prompt_tokens
+        """From and to how many every prompt has; None draws short and long ones."""
+        self._large_every = LARGE_EVERY if seconds >= LARGE_FROM_S and prompt_tokens is None else 0
         self.outcomes: Counter[str] = Counter()
         self.samples: list[Sample] = []
         self.budget_bytes = 0
@@ -88,11 +91,9 @@ class Soak:
 
     async def _ask(self, client: httpx.AsyncClient, number: int) -> str:
         draw = self._draw
-        is_large = self._large_every and number % self._large_every == 0
-        tokens = LARGE_WORDS if is_large else round(2 ** draw.uniform(4, 11.5))
         body: dict[str, Any] = {
             "model": self._program.model,
-            "messages": [{"role": "user", "content": build_prompt(tokens, number)}],
+            "messages": [{"role": "user", "content": build_prompt(self._draw_length(number), number)}],
             "max_tokens": draw.randint(1, 160),
             "stream": True,
         }
@@ -106,6 +107,12 @@ class Soak:
                 return await self._read(response, leaves_after)
         except httpx.HTTPError as error:
             return type(error).__name__
+
+    def _draw_length(self, number: int) -> int:
+        if self._prompt_tokens is not None:
+            return ask_for(self._draw.randint(*self._prompt_tokens))
+        is_large = self._large_every and number % self._large_every == 0
+        return LARGE_WORDS if is_large else round(2 ** self._draw.uniform(4, 11.5))
 
     async def _read(self, response: httpx.Response, leaves_after: int | None) -> str:
         if leaves_after == 0:
@@ -203,6 +210,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--port", type=int, default=11390)
     parser.add_argument("--budget-gib", type=float, default=0.125)
+    parser.add_argument("--prompt-tokens", type=int, nargs=2, metavar=("FROM", "TO"), help="of every prompt")
     parser.add_argument("--dry", action="store_true", help="print only, write no results")
     args = parser.parse_args()
     report = begin_report("soak.py")
@@ -213,7 +221,7 @@ def main() -> int:
         command = [str(Path(sys.executable).parent / "homebase-console"), "--config", str(config), "--headless"]
         program = Program("homebase", "nano", [*command, "--port", str(args.port)], args.port, "/ready")
         try:
-            soak = Soak(program, 60 * args.minutes)
+            soak = Soak(program, 60 * args.minutes, args.prompt_tokens and tuple(args.prompt_tokens))
             asyncio.run(soak.run())
         finally:
             program.stop()
@@ -222,7 +230,7 @@ def main() -> int:
     print("\n".join(lines))
     if not args.dry:
         write_results(
-            "soak",
+            "soak-long-prompts" if args.prompt_tokens else "soak",
             {**report, "section": section, "samples": soak.samples[:: max(1, len(soak.samples) // 500)]},
             "\n".join(lines) + "\n",
         )
