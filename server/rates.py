@@ -21,6 +21,15 @@ TOTAL_WINDOW_S = 2.0
 """The rates over all streams look back this far."""
 
 
+CHUNKS_WINDOW_S = 10.0
+"""A prefill rate looks at the chunks of so many seconds: several turns of prompts that share the engine, whose chunks
+take up to a second each."""
+
+LEAST_RATED_TOKENS = 32
+"""Fewer prompt tokens than this take what any step takes, and tell no rate: a prompt that is taken over from another
+stream up to its last token is not read at 30 tok/s."""
+
+
 class RecentTokens:
     """When one stream's last tokens came. Holds at most 33 emissions."""
 
@@ -66,6 +75,41 @@ class RecentTokens:
             share = share_after(start, self._emissions[index - 1][0], at_s)
             total, emissions = total + tokens * share, emissions + share
         return total, emissions
+
+
+class RecentChunks:
+    """The prefill chunks of one stream, each with the wait for its turn: a rate by the clock on the wall.
+
+    Prompts that take turns share the engine; a chunk's own time would tell each of them the speed of all together.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: deque[tuple[float, float, int]] = deque()
+        self._tokens = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True before the first chunk."""
+        return not self._chunks
+
+    def add(self, waited_from_s: float, ended_s: float, tokens: int) -> None:
+        """Note a chunk that its stream waited for from one moment and that was in the state at another."""
+        self._chunks.append((waited_from_s, ended_s, tokens))
+        self._tokens += tokens
+        while self._chunks[0][1] < ended_s - CHUNKS_WINDOW_S:
+            self._chunks.popleft()
+
+    def rate(self, now: float | None) -> float | None:
+        """Tokens per second over the chunks of the last 10 s; None before there are enough of them to tell.
+
+        The wait for the next chunk counts once it is longer than the mean one. `now` is None when none will come.
+        """
+        if self._tokens < LEAST_RATED_TOKENS:
+            return None
+        spent = sum(ended - waited_from for waited_from, ended, _ in self._chunks)
+        if now is not None:
+            spent += max(0.0, now - self._chunks[-1][1] - spent / len(self._chunks))
+        return sum(tokens for _, _, tokens in self._chunks) / spent if spent > 0 else None
 
 
 class RecentRounds:

@@ -34,12 +34,14 @@ class StreamView(msgspec.Struct, frozen=True):
     """The effective limit of one stream when this one was admitted."""
     prompt_tokens: int
     cached_tokens: int
+    """Prompt tokens that were not computed for this stream, but found in the prefix cache or read by another stream."""
     completion_tokens: int
     max_tokens: int
     prefill_done_tokens: int
     """Prompt tokens in the state, cached ones included."""
     prefill_tps: float | None
-    """Prompt tokens computed (not cached) over the time spent in this stream's chunks."""
+    """Prompt tokens computed (not cached) per second of the clock, over the last 10 s of its prefill: other prompts'
+    turns count too. None before 32 of them."""
     decode_tps: float | None
     """Over the last 32 tokens, or the last 5 s if that is fewer; falls when tokens stop coming."""
     ttft_s: float | None
@@ -55,9 +57,9 @@ class StreamView(msgspec.Struct, frozen=True):
     mtp: str = ""
     """`on`, or `off: ` and why; empty before its first step."""
     reuse: str = ""
-    """What the prefix cache had of its prompt, in words; empty before it was asked, and when it is off."""
+    """What of its prompt was not computed for it, and why not more, in words; empty before that was looked up."""
     diverged_at: int | None = None
-    """Position of the first prompt token that was not cached; None when all were."""
+    """Position of the first prompt token that neither the prefix cache nor another stream had; None when all were."""
     draft_depth: int | None = None
     """Tokens drafted for its newest decode step."""
     acceptance_ratio: float | None = None

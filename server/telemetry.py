@@ -23,6 +23,7 @@ from server.events import (
     PrefillAdvanced,
     PrefixCacheSampled,
     PromptLookedUp,
+    PromptShared,
     Refused,
     SequenceEnded,
     StepCost,
@@ -30,7 +31,7 @@ from server.events import (
     StreamEnded,
     TokensEmitted,
 )
-from server.rates import RATE_ROUNDS, RecentRounds, RecentSteps, RecentTokens, SecondCounts
+from server.rates import RATE_ROUNDS, RecentChunks, RecentRounds, RecentSteps, RecentTokens, SecondCounts
 from server.snapshot import (
     AdmissionView,
     EngineView,
@@ -101,6 +102,7 @@ class _Stream:
     progress_s: float
     history: SecondCounts
     tokens: RecentTokens = field(default_factory=RecentTokens)
+    chunks: RecentChunks = field(default_factory=RecentChunks)
     rounds: RecentRounds = field(default_factory=RecentRounds)
     mtp: str = ""
     phase: Phase = "waiting"
@@ -108,8 +110,6 @@ class _Stream:
     cached_tokens: int = 0
     reuse: str = ""
     diverged_at: int | None = None
-    computed_tokens: int = 0
-    computing_s: float = 0.0
     completion_tokens: int = 0
     first_token_s: float | None = None
     outcome: Outcome | None = None
@@ -119,10 +119,6 @@ class _Stream:
     @property
     def ttft_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.opened_s
-
-    @property
-    def prefill_tps(self) -> float | None:
-        return self.computed_tokens / self.computing_s if self.computing_s > 0 else None
 
 
 class Telemetry:
@@ -195,7 +191,7 @@ class Telemetry:
             match event:
                 case PrefillAdvanced(request_id=request_id) if stream := self._open.get(request_id):
                     self._fold_prefill(stream, event)
-                case PromptLookedUp(request_id=request_id) if stream := self._open.get(request_id):
+                case PromptLookedUp() | PromptShared() if stream := self._open.get(event.request_id):
                     stream.reuse, stream.diverged_at = event.detail, event.diverged_at
                 case TokensEmitted(request_id=request_id) if stream := self._open.get(request_id):
                     self._fold_tokens(stream, event)
@@ -293,9 +289,22 @@ class Telemetry:
         stream.phase = "prefill"
         stream.prefill_done_tokens = event.done_tokens
         stream.cached_tokens = max(stream.cached_tokens, event.cached_tokens)
-        stream.computed_tokens += event.chunk_tokens
-        stream.computing_s += event.seconds
-        stream.progress_s = self._clock()
+        now = self._clock()
+        if event.chunk_tokens:
+            stream.chunks.add(self._find_turn(stream, now, event.seconds), now, event.chunk_tokens)
+        stream.progress_s = now
+
+    def _find_turn(self, stream: _Stream, now: float, seconds: float) -> float:
+        """When a stream's turn began: after its last progress, with the turns that others had since.
+
+        Before its first chunk it may have waited for a prompt that goes first, and then for no more than a turn of each
+        of those that are read beside it.
+        """
+        began = now - seconds
+        if not stream.chunks.is_empty:
+            return min(began, stream.progress_s)
+        others = sum(1 for each in self._open.values() if each.phase in ("waiting", "prefill")) - 1
+        return min(began, max(stream.progress_s, began - seconds * others))
 
     def _fold_tokens(self, stream: _Stream, event: TokensEmitted) -> None:
         if not event.token_ids:
@@ -433,7 +442,7 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         completion_tokens=stream.completion_tokens,
         max_tokens=identity.max_tokens,
         prefill_done_tokens=stream.prefill_done_tokens,
-        prefill_tps=stream.prefill_tps,
+        prefill_tps=stream.chunks.rate(until if stream.first_token_s is None else None),
         decode_tps=stream.tokens.rate(until),
         ttft_s=stream.ttft_s,
         age_s=until - stream.opened_s,

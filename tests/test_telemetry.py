@@ -17,6 +17,7 @@ from server.events import (
     PrefillAdvanced,
     PrefixCacheSampled,
     PromptLookedUp,
+    PromptShared,
     Refused,
     SequenceEnded,
     StepCost,
@@ -142,12 +143,58 @@ def test_a_stream_goes_through_its_phases_with_its_counts(bench: Bench):
     assert finished.age_s == pytest.approx(2.0), "the age stands still once it is over"
 
 
-def test_prefill_rate_divides_computed_tokens_by_the_time_in_chunks(bench: Bench):
+def test_prefill_rate_is_of_computed_tokens_by_the_clock(bench: Bench):
     bench.open(cached_tokens=40, prompt_tokens=200)
+    bench.clock.now += 30
     bench.prefill(done=104, chunk=64, seconds=0.4)
-    bench.clock.now += 10
+    assert bench.stream().prefill_tps == pytest.approx(160), "neither cached tokens nor the wait for the first chunk"
+    bench.clock.now += 1.6
+    assert bench.stream().prefill_tps == pytest.approx(64 / 1.6), "a turn that does not come is felt"
     bench.prefill(done=200, chunk=96, seconds=0.4)
-    assert bench.stream().prefill_tps == pytest.approx(160 / 0.8), "neither cached tokens nor waiting count"
+    assert bench.stream().prefill_tps == pytest.approx(160 / 2.4)
+    bench.token()
+    bench.clock.now += 60
+    assert bench.stream().prefill_tps == pytest.approx(160 / 2.4), "it stands once the prompt is read"
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 3, 8])
+def test_prompts_that_take_turns_add_up_to_the_rate_of_the_engine(bench: Bench, prompts: int):
+    names = [f"r{number}" for number in range(prompts)]
+    for name in names:
+        bench.open(name, prompt_tokens=100_000)
+    done = 0
+    for _ in range(20):
+        done += 200
+        for name in names:
+            bench.clock.now += 0.5
+            at_s = bench.clock.now
+            bench.telemetry.fold((StepDone(at_s, 0.5, 200, 0, 1), PrefillAdvanced(name, done, 200, 0.5)))
+            rates = [bench.stream(each).prefill_tps or 0 for each in names]
+            assert sum(rates) <= 2 * 400, "in the first moments too"
+    assert sum(rates) == pytest.approx(bench.snapshot().rates.prefill_tps, rel=0.1)
+    assert rates == pytest.approx([400 / prompts] * prompts, rel=0.1)
+
+
+def test_a_prompt_that_waited_for_one_that_goes_first_has_its_own_rate_at_once(bench: Bench):
+    bench.open("parent", prompt_tokens=4000)
+    bench.open("child", prompt_tokens=4000)
+    for done in range(400, 4001, 400):
+        bench.prefill(done, 400, 1.0, "parent")
+        assert bench.stream("child").prefill_tps is None
+    bench.token(1, "parent")
+    bench.prefill(400, 400, 1.0, "child")
+    assert bench.stream("child").prefill_tps == pytest.approx(400)
+
+
+def test_a_prompt_read_by_another_stream_has_no_rate_of_its_own(bench: Bench):
+    bench.open(prompt_tokens=2788)
+    shared = PromptShared("r", None, "2,787 of 2,788 tokens: another stream computed them")
+    bench.clock.now += 3
+    bench.telemetry.fold((PromptLookedUp("r", 512, 512, "x"), shared, PrefillAdvanced("r", 2787, 0, 0.0, 2787)))
+    bench.prefill(done=2788, chunk=1, seconds=0.02)
+    stream = bench.stream()
+    assert (stream.reuse, stream.diverged_at, stream.cached_tokens) == (shared.detail, None, 2787)
+    assert stream.prefill_tps is None
 
 
 def test_tokens_taken_over_from_another_prompt_are_cached_and_make_no_rate(bench: Bench):
