@@ -21,6 +21,12 @@ TOTAL_WINDOW_S = 2.0
 """The rates over all streams look back this far."""
 
 
+HISTORY_S = 60
+"""Seconds of a stream's plot."""
+
+LEAST_PART_S = 0.5
+"""What a last part of a second must have to be a value of its own."""
+
 CHUNKS_WINDOW_S = 10.0
 """A prefill rate looks at the chunks of so many seconds: several turns of prompts that share the engine, whose chunks
 take up to a second each."""
@@ -199,6 +205,12 @@ class SecondCounts:
         counts = list(self._counts)[: max(0, over - self._first)]
         return tuple(counts) + (0.0,) * (min(over, self._keep) - len(counts))
 
+    def under_way(self, now: float) -> tuple[float, float]:
+        """Tokens of the second that is not over yet, and how much of it is."""
+        over = math.floor(now - self._start)
+        place = over - self._first
+        return (self._counts[place] if 0 <= place < len(self._counts) else 0.0), now - self._start - over
+
     def _add_to(self, second: int, tokens: float) -> None:
         self._forget_before(second + 1 - self._keep)
         if second < self._first:
@@ -214,6 +226,46 @@ class SecondCounts:
                 self._counts.popleft()
             else:
                 self._first = second
+
+
+class DecodeHistory:
+    """One stream's tokens by the second, from its first one on; each is spread over the gap before it."""
+
+    def __init__(self) -> None:
+        self._counts: SecondCounts | None = None
+        self._last_s = 0.0
+
+    def add(self, at_s: float, tokens: int) -> None:
+        """Note that `tokens` came at `at_s`. The first come of the prompt: with them the time begins."""
+        if self._counts is None:
+            self._counts = SecondCounts(at_s, HISTORY_S)
+        else:
+            self._counts.add(self._last_s, at_s, tokens)
+        self._last_s = at_s
+
+    def history(self, now: float) -> tuple[float, ...]:
+        """Tokens per second, in each whole second of the last 60 that is over."""
+        return self._counts.history(now) if self._counts else ()
+
+    def close(self) -> tuple[tuple[float, ...], float | None]:
+        """The same once no more will come, with the part of a second at the end; and the mean of all that.
+
+        A part shorter than half a second joins the second before: a rate over a few milliseconds would tell nothing.
+        So no mean is above the highest value.
+        """
+        if self._counts is None:
+            return (), None
+        tokens, part_s = self._counts.under_way(self._last_s)
+        spans = [(count, 1.0) for count in self._counts.history(self._last_s)]
+        if spans and part_s < LEAST_PART_S:
+            spans[-1] = spans[-1][0] + tokens, 1.0 + part_s
+        elif part_s:
+            spans.append((tokens, part_s))
+        spans = spans[-HISTORY_S:]
+        if not spans:
+            return (), None
+        mean = sum(tokens for tokens, _ in spans) / sum(seconds for _, seconds in spans)
+        return tuple(tokens / seconds for tokens, seconds in spans), mean
 
 
 def share_after(moment: float, began: float, ended: float) -> float:

@@ -43,14 +43,16 @@ class StreamView(msgspec.Struct, frozen=True):
     """Prompt tokens computed (not cached) per second of the clock, over the last 10 s of its prefill: other prompts'
     turns count too. None before 32 of them."""
     decode_tps: float | None
-    """Over the last 32 tokens, or the last 5 s if that is fewer; falls when tokens stop coming."""
+    """Over the last 32 tokens, or the last 5 s if that is fewer; falls when tokens stop coming. Once the stream is
+    over, the mean of its last 60 s up to its last token, which are those of the history."""
     ttft_s: float | None
     age_s: float
     idle_s: float
     """Since the last sign of progress: a chunk or a token."""
     streaming: bool
     decode_history_tps: tuple[float, ...]
-    """One value per second of this stream's life, the last 60, newest last."""
+    """One value per second since its first token, the last 60, newest last; the last part of a second, too, once the
+    stream is over."""
     outcome: Outcome | None = None
     outcome_detail: str = ""
     finished_ago_s: float | None = None

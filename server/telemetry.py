@@ -31,7 +31,7 @@ from server.events import (
     StreamEnded,
     TokensEmitted,
 )
-from server.rates import RATE_ROUNDS, RecentChunks, RecentRounds, RecentSteps, RecentTokens, SecondCounts
+from server.rates import RATE_ROUNDS, DecodeHistory, RecentChunks, RecentRounds, RecentSteps, RecentTokens, SecondCounts
 from server.snapshot import (
     AdmissionView,
     EngineView,
@@ -53,7 +53,6 @@ FINISHED_KEPT = 50
 
 REFUSALS_KEPT = 50
 
-STREAM_HISTORY_S = 60
 TOTAL_HISTORY_S = 300
 
 
@@ -100,8 +99,8 @@ class _Stream:
     identity: StreamIdentity
     opened_s: float
     progress_s: float
-    history: SecondCounts
     tokens: RecentTokens = field(default_factory=RecentTokens)
+    history: DecodeHistory = field(default_factory=DecodeHistory)
     chunks: RecentChunks = field(default_factory=RecentChunks)
     rounds: RecentRounds = field(default_factory=RecentRounds)
     mtp: str = ""
@@ -178,7 +177,6 @@ class Telemetry:
             identity,
             now,
             now,
-            SecondCounts(now, STREAM_HISTORY_S),
             prefill_done_tokens=cached_tokens,
             cached_tokens=cached_tokens,
         )
@@ -315,7 +313,7 @@ class Telemetry:
         stream.first_token_s = event.at_s if stream.first_token_s is None else stream.first_token_s
         stream.completion_tokens += len(event.token_ids)
         stream.tokens.add(event.at_s, len(event.token_ids))
-        stream.history.add(event.at_s, event.at_s, len(event.token_ids))
+        stream.history.add(event.at_s, len(event.token_ids))
         stream.progress_s = event.at_s
 
 
@@ -427,6 +425,10 @@ class _EngineFold:
 
 def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
     identity, until = stream.identity, now if stream.ended_s is None else stream.ended_s
+    if stream.ended_s is None:
+        history, decode_tps = stream.history.history(now), stream.tokens.rate(now)
+    else:
+        history, decode_tps = stream.history.close()
     return StreamView(
         id=request_id,
         session=identity.session,
@@ -443,12 +445,12 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         max_tokens=identity.max_tokens,
         prefill_done_tokens=stream.prefill_done_tokens,
         prefill_tps=stream.chunks.rate(until if stream.first_token_s is None else None),
-        decode_tps=stream.tokens.rate(until),
+        decode_tps=decode_tps,
         ttft_s=stream.ttft_s,
         age_s=until - stream.opened_s,
         idle_s=max(0.0, until - stream.progress_s),
         streaming=identity.streaming,
-        decode_history_tps=stream.history.history(until),
+        decode_history_tps=history,
         outcome=stream.outcome,
         outcome_detail=stream.outcome_detail,
         finished_ago_s=None if stream.ended_s is None else now - stream.ended_s,

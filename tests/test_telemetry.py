@@ -25,7 +25,15 @@ from server.events import (
     StreamEnded,
     TokensEmitted,
 )
-from server.rates import RATE_ROUNDS, RATE_WINDOW_S, RecentRounds, RecentSteps, RecentTokens, SecondCounts
+from server.rates import (
+    RATE_ROUNDS,
+    RATE_WINDOW_S,
+    DecodeHistory,
+    RecentRounds,
+    RecentSteps,
+    RecentTokens,
+    SecondCounts,
+)
 from server.snapshot import ModelView, PolicyView, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 
@@ -268,16 +276,50 @@ def test_the_rate_recovers_when_tokens_come_back_after_a_pause(bench: Bench):
     assert bench.stream().decode_tps == pytest.approx(50, rel=0.01)
 
 
-def test_stream_history_has_one_value_per_second_of_its_life_and_at_most_60(bench: Bench):
+def test_stream_history_has_one_value_per_second_since_its_first_token_and_at_most_60(bench: Bench):
     bench.open()
+    bench.clock.now += 7
+    bench.token()
     assert bench.stream().decode_history_tps == ()
-    for tokens in (0, 3, 0, 5):
-        bench.clock.now += 0.5
+    for tokens in (3, 0, 4, 5):
+        bench.clock.now += 1
         bench.token(tokens)
-        bench.clock.now += 0.5
-    assert bench.stream().decode_history_tps == (0, 3, 0, 5)
+    assert bench.stream().decode_history_tps == (3, 2, 2, 5), "what comes after a gap is spread over it"
     bench.clock.now += 100
     assert bench.stream().decode_history_tps == (0.0,) * 60
+
+
+@pytest.mark.parametrize(("tokens", "gap_s"), [(20, 0.005), (100, 0.02), (100, 0.016), (2, 0.3), (700, 0.1)])
+def test_a_reply_has_a_history_and_a_mean_that_agree_whatever_its_length(bench: Bench, tokens: int, gap_s: float):
+    bench.open()
+    bench.clock.now += 0.37
+    bench.token()
+    gaps = [gap_s if place < tokens // 2 else gap_s / 2 for place in range(1, tokens)]
+    for gap in gaps:
+        bench.clock.now += gap
+        bench.token()
+    bench.clock.now += 0.4
+    bench.telemetry.stream_ended("r", "length")
+    stream = bench.stream()
+    assert stream.decode_history_tps
+    assert stream.decode_tps is not None
+    assert stream.decode_tps == pytest.approx(len(gaps) / sum(gaps))
+    assert stream.decode_tps <= max(stream.decode_history_tps) * 1.001 <= 2 / gap_s * 1.002
+
+
+@given(gaps=st.lists(st.floats(0.0005, 3), max_size=90), counts=st.lists(st.integers(1, 5), min_size=91, max_size=91))
+def test_no_mean_is_above_the_peak_and_no_value_above_the_shortest_gap(gaps: list[float], counts: list[int]):
+    history, now = DecodeHistory(), 100.0
+    history.add(now, counts[0])
+    for gap, count in zip(gaps, counts[1:], strict=False):
+        now += gap
+        history.add(now, count)
+    values, mean = history.close()
+    assert len(values) <= 60
+    assert (mean is None) == (not gaps)
+    if mean is not None:
+        assert mean <= max(values) * (1 + 1e-9)
+        assert max(values) <= max(count / gap for gap, count in zip(gaps, counts[1:], strict=False)) * (1 + 1e-6)
 
 
 @given(

@@ -214,7 +214,7 @@ def _at(lines: list[Line], row: int) -> Line:
 def _big_rate(stream: StreamView, style: BandStyle) -> list[Line]:
     text, role = _headline(stream)
     unit = "tok/s"
-    what = "reading" if stream.phase == "prefill" else "at the end" if is_over(stream) else ""
+    what = "reading" if stream.phase == "prefill" else "on average" if is_over(stream) else ""
     if style.ascii:
         return [(("  ", ""), (text, f"{role} bold"), (f" {unit}", "text-muted")), ((f"  {what}", "text-muted"),)]
     top, middle, bottom = big_text(text)
