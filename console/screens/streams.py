@@ -14,7 +14,7 @@ from textual.widgets import DataTable
 from console.actions import bindings_for
 from console.screens.detail import DetailScreen
 from console.source import Source
-from console.widgets.band_view import BandPlan, BandView, Drawing, plan_bands
+from console.widgets.band_view import BandPlan, BandView, Drawing, plan_bands, read_drawing
 from console.widgets.gauges import gauge_lines
 from console.widgets.home_plan import HomePlan, is_too_small, plan_home
 from console.widgets.keybar import KeyBar
@@ -133,7 +133,7 @@ class StreamsScreen(Screen[None]):
 
     @property
     def _drawing(self) -> Drawing:
-        return Drawing(ascii=self.app.has_class("-ascii"), colours=not self.app.no_color)
+        return read_drawing(self.app)
 
     def _show_bands(self, streams: tuple[StreamView, ...], fitting: BandPlan | None, width: int) -> None:
         if fitting is not None:
@@ -161,7 +161,7 @@ class StreamsScreen(Screen[None]):
             self._show("home-panel", [blank, *server])
             return
         room = rows - len(server) - 2
-        detail = detail_lines(stream, snapshot, width, room)
+        detail = detail_lines(stream, width, room, self._drawing.plain)
         self._show("home-panel", [blank, *detail, *[blank] * max(1, room - len(detail) + 1), *server][:rows])
 
     def _keep_choice(self, streams: tuple[StreamView, ...]) -> None:

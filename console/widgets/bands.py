@@ -243,7 +243,7 @@ def _prefill_course(stream: StreamView, width: int, style: BandStyle) -> list[Li
         (f"{format_count(to_read)} to read", "text-muted"),
         (f" · {format_seconds(eta_s(stream))} left" if eta_s(stream) is not None else "", "text-strong"),
     )
-    bar = prompt_bar(stream, width, style.plain, is_tall=True)
+    bar = prompt_bar(stream, width, style.plain)
     return [split_ends(read, done, width), *[bar] * (style.body_rows - 2), rest]
 
 
