@@ -8,7 +8,7 @@ from textual.screen import Screen
 from console.actions import name_keys
 from console.format import format_ratio, format_seconds
 from console.widgets.context_bar import PARTS, part_sign
-from console.widgets.gauges import MEMORY_FULL_RATIO, MEMORY_HIGH_RATIO, PEAK, REFUSING_FOR_S
+from console.widgets.gauges import HELD, MEMORY_HIGH_RATIO, PEAK, REFUSING_FOR_S, YIELDING
 from console.widgets.phases import OUTCOMES, PHASES, STALLING_AFTER_S
 from console.widgets.title import STALE_AFTER_S, STATE_WORDS
 
@@ -71,9 +71,11 @@ def legend_rows(plain: bool) -> list[tuple[str, str, str]]:
     rows += [
         ("● FULL", "state-ok", "slots: all taken, which is nothing bad by itself"),
         ("▲ REFUSING", "state-warning", f"slots: a request was refused less than {format_seconds(REFUSING_FOR_S)} ago"),
-        ("▲ HIGH", "state-warning", f"memory: {format_ratio(MEMORY_HIGH_RATIO)} of its budget is in use by MLX"),
-        ("✕ FULL", "state-error", f"memory: {format_ratio(MEMORY_FULL_RATIO)} of it; lower a limit or stop a stream"),
-        (PEAK, "text-muted", "memory: the peak since the start"),
+        ("▲ HIGH", "state-warning", f"memory: {format_ratio(MEMORY_HIGH_RATIO)} of its budget is in use"),
+        ("✕ FULL", "state-error", "memory: a request would be refused; what is left is promised to running streams"),
+        (HELD, "state-ok", "in use: weights, contexts and a step's arrays; the percentage is of these"),
+        (YIELDING, "gauge-cache", "prefixes and freed buffers of MLX: they give way by themselves"),
+        (PEAK, "text-strong", "peak: the most that MLX has held since the start"),
         ("▲ STALE", "state-warning", f"busy, and these numbers are more than {format_seconds(STALE_AFTER_S)} old"),
     ]
     rows += [(f"{s} {word}", role, _STATE_MEANINGS[name]) for name, (s, word, role) in STATE_WORDS.items()]

@@ -122,6 +122,7 @@ class Core:
 
     def build_snapshot(self) -> Snapshot:
         """The state of everything, now."""
+        model, limits = self._view_model(), self._store.state.policy.policy
         return self._telemetry.build_snapshot(
             ServerFacts(
                 state=self._state(),
@@ -129,17 +130,18 @@ class Core:
                 port=self.port,
                 version=self._version,
                 in_flight=self._admission.in_flight,
-                max_in_flight=self._store.state.policy.policy.max_in_flight,
+                max_in_flight=limits.max_in_flight,
                 peak_in_flight=self._admission.peak_in_flight,
                 admitted_total=self._admission.admitted_total,
                 policy=self._view_policy(),
-                model=self._view_model(),
+                model=model,
                 engine_alive=self._engine_error is None and self._closing != "stopped",
                 engine_error=self._engine_error,
                 resident_bytes=read_resident_bytes(),
                 machine_bytes=self._machine_bytes,
                 memory_budget_bytes=self._model.plan_memory(self._store.state.policy).budget_bytes,
                 promised_bytes=self._admission.promised_bytes,
+                memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
             )
         )
 

@@ -149,11 +149,18 @@ class MemoryView(msgspec.Struct, frozen=True):
     """What MLX may hold in all (engine.memory_budget_gib); 0 when there is no limit."""
     promised_bytes: int = 0
     """What the contexts of streams in flight may come to take, at their full length."""
+    is_full: bool = False
+    """A place is free, and a request would be refused for want of memory."""
     prefix_cache_bytes: int = 0
     """Of the active bytes."""
     prefix_cache_budget_bytes: int = 0
     """What the prefix cache may take; 0 when it is off."""
     prefix_cache_disk_bytes: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What gives way to nobody: weights, contexts and a step's arrays. The rest are prefixes and freed buffers."""
+        return max(0, self.active_bytes - self.prefix_cache_bytes)
 
 
 class RatesView(msgspec.Struct, frozen=True):

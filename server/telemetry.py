@@ -75,6 +75,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     machine_bytes: int
     memory_budget_bytes: int = 0
     promised_bytes: int = 0
+    memory_is_full: bool = False
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -390,6 +391,7 @@ class _EngineFold:
             machine_bytes=facts.machine_bytes,
             budget_bytes=facts.memory_budget_bytes,
             promised_bytes=facts.promised_bytes,
+            is_full=facts.memory_is_full,
             prefix_cache_bytes=self._prefixes.memory_bytes,
             prefix_cache_budget_bytes=self._prefixes.budget_bytes,
             prefix_cache_disk_bytes=self._prefixes.disk_bytes,

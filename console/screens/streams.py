@@ -100,7 +100,7 @@ class StreamsScreen(Screen[None]):
             self.set_class(plan.air, "-air")
             self.set_class(bool(plan.panel_width), "-panel")
             self.query_one(TitleLine).show(snapshot)
-            self._show("home-gauges", gauge_lines(snapshot, plan.main_width))
+            self._show("home-gauges", gauge_lines(snapshot, plan.main_width, plan.gauge_rows))
             self._show("home-plots", _plots(snapshot, plan))
             warnings = self._source.policy().warnings
             notices = notice_lines(snapshot, warnings, read_clock(self.app), plan.main_width, plan.notice_rows)

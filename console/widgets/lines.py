@@ -29,7 +29,7 @@ _ATTRIBUTES = frozenset({"bold", "reverse", "underline", "italic", "strike"})
 _ASCII = str.maketrans(
     {
         **dict.fromkeys("━", "="),
-        **dict.fromkeys("─┄╌╍", "-"),
+        **dict.fromkeys("─┄╌", "-"),
         **dict.fromkeys("┃│╎╿", "|"),
         **dict.fromkeys("┏┓┗┛╭╮╰╯┌┐└┘├┤┬┴┼┣┫┳┻╋┠┨┯┷┡┩╺╸╹╻┱┲", "+"),
         **dict.fromkeys("█▉▊▋■▰▇▀", "#"),
@@ -46,6 +46,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("↓▼", "v"),
         **dict.fromkeys("→▶▸»", ">"),
         **dict.fromkeys("←◀◂«", "<"),
+        "╍": ":",
         "…": "~",
         "•": "*",
         "↯": "!",

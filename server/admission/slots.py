@@ -96,6 +96,11 @@ class Admission:
         decision = self._decide(asked, policy)
         return None if isinstance(decision, Admit) else build_refusal(decision, self._wait_s(decision))
 
+    def lacks_memory(self, policy: AdmissionPolicy, output_tokens: int) -> bool:
+        """Whether a place is free and a short prompt with so much output would yet be refused, for want of memory."""
+        decision = self._decide(Asked("unknown", 1, None, output_tokens), policy)
+        return isinstance(decision, Refuse) and decision.code == "memory_budget_full"
+
     def admit(self, asked: Asked, policy: AdmissionPolicy) -> Permit:
         """Take a slot, and the memory for it. Raises Refusal."""
         decision = self._decide(asked, policy)
