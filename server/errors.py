@@ -186,16 +186,24 @@ class ContextLengthExceeded(RequestError):
     code = "context_length_exceeded"
 
     def __init__(
-        self, prompt_tokens: int, context_limit_tokens: int, max_tokens: int | None = None, *, at_least: bool = False
+        self,
+        prompt_tokens: int,
+        context_limit_tokens: int,
+        max_tokens: int | None = None,
+        *,
+        at_least: bool = False,
+        because: str = "",
     ) -> None:
+        """`because` is a sentence on where the limit comes from, when it is not the model's own."""
         asked = f"the prompt has {'at least ' if at_least else ''}{prompt_tokens:,} tokens"
         if max_tokens is not None:
             asked = f"{asked} and max_tokens is {max_tokens:,}"
         super().__init__(
             f"This model's maximum context length is {context_limit_tokens:,} tokens, but {asked}. "
-            "Shorten the messages or ask for fewer tokens.",
+            f"{because}{' ' if because else ''}Shorten the messages or ask for fewer tokens.",
             param="messages",
         )
+        self.at_least = at_least
         self.prompt_tokens, self.context_limit_tokens, self.max_tokens = prompt_tokens, context_limit_tokens, max_tokens
 
 

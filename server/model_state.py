@@ -132,14 +132,20 @@ class ModelState:
 
     def view(self, policy: Policy) -> ModelView:
         """What there is to show, with the context limit that the policy leaves of it."""
-        own, allowed = self._view.context_limit_tokens, policy.policy.max_context_tokens
-        effective = min(own, allowed) if own and allowed else own
-        most = self.plan_memory(policy).most_tokens
-        effective = min(effective, most) if most else effective  # one for which nothing fits is refused by admission
+        effective, set_by = self._view.context_limit_tokens, ""
+        # A budget for which nothing fits is left to admission, which refuses.
+        for key, most in (
+            ("policy.max_context_tokens", policy.policy.max_context_tokens),
+            ("engine.memory_budget_gib", self.plan_memory(policy).most_tokens),
+        ):
+            if most and most < effective:
+                effective, set_by = most, key
         mtp = self._view.mtp
         if self._has_mtp:
             mtp = describe_mtp(policy.engine.mtp)
-        return msgspec.structs.replace(self._view, effective_context_limit_tokens=effective, mtp=mtp)
+        return msgspec.structs.replace(
+            self._view, effective_context_limit_tokens=effective, context_limit_set_by=set_by, mtp=mtp
+        )
 
     def plan_memory(self, policy: Policy) -> MemoryPlan:
         """What the policy's memory budget leaves for streams; without limits until it is loaded."""

@@ -126,13 +126,15 @@ class ModelView(msgspec.Struct, frozen=True):
     context_limit_tokens: int
     """The model's own limit."""
     effective_context_limit_tokens: int
-    """What one stream may use now: the model's own or the policy's, whichever is lower."""
+    """What one stream may use now: the model's own, the policy's or what the memory budget holds, the lowest."""
     device: str
     mtp: str
     """Whether drafting runs, and if not why, in words."""
     embedded: bool
     """True for nano, the model that ships inside for trying the console."""
     load_s: float | None
+    context_limit_set_by: str = ""
+    """Dotted key of the limit that makes the effective one lower than the model's own; empty when none does."""
     fetch: FetchView | None = None
     """While it is being fetched from Hugging Face."""
 

@@ -133,7 +133,7 @@ def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
         _row("kind", f"{safe_text(model.architecture)}, {format_parameters(model.parameters)} parameters"),
         _row("weights", f"{format_bytes(model.weights_bytes)}, {_precision(model)}"),
         _row("context", f"{format_count(model.effective_context_limit_tokens)} per stream"),
-        _row("", f"{format_count(model.context_limit_tokens)} by the model itself", "text-muted"),
+        _row("", _own_context(model), "text-muted"),
         *_rows("drafting", safe_text(model.mtp), width),
         _row("device", safe_text(model.device)),
         *_steps(snapshot.engine),
@@ -149,6 +149,12 @@ def _steps(engine: EngineView) -> list[Line]:
     if engine.cost.steps:
         rows.append(_row("", f"durations foreseen to {format_ratio(engine.cost.error_ratio)}", "text-muted"))
     return rows
+
+
+def _own_context(model: ModelView) -> str:
+    """The model's own limit, and what keeps streams below it."""
+    own = f"{format_count(model.context_limit_tokens)} by the model itself"
+    return f"{own}; {model.context_limit_set_by}" if model.context_limit_set_by else own
 
 
 def _precision(model: ModelView) -> str:

@@ -14,7 +14,7 @@ from quart import Response
 
 from server.admission.decide import Asked
 from server.admission.sessions import BodyFacts, Identity, identify
-from server.api.chat_plan import check_model, plan_max_tokens
+from server.api.chat_plan import check_model, exceed_context, plan_max_tokens
 from server.api.chat_shapes import ChatAnswer
 from server.api.chat_stream import STREAM_HEADERS, ChatStream
 from server.api.failures import refusal_status_of
@@ -25,7 +25,7 @@ from server.api.sse import Outbox
 from server.api.stream_life import StreamLife
 from server.api.wire import ChatBody, decode_chat
 from server.engine.request import EngineRequest, Sampling
-from server.errors import HomebaseError, InvalidRequest, Refusal, StreamStopped
+from server.errors import ContextLengthExceeded, HomebaseError, InvalidRequest, Refusal, StreamStopped
 from server.events import Lane, Refused
 from server.snapshot import ModelView
 from server.text.pool import TextPool
@@ -141,6 +141,8 @@ class ChatEndpoint:
         try:
             async with asyncio.timeout(ENCODE_S):
                 return await self._pool.run(lambda: codec.encode_chat(request.turns, limit_tokens))
+        except ContextLengthExceeded as exceeded:
+            raise exceed_context(exceeded.prompt_tokens, request.model, at_least=exceeded.at_least) from None
         except TimeoutError:
             told = (
                 f"No prompt could be made of these messages within {ENCODE_S:g} s; the model's chat template may loop."
