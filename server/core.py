@@ -23,7 +23,7 @@ from server.admission.wording import build_loading_refusal
 from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
-from server.errors import EngineStalled, StartupError
+from server.errors import EngineStalled, ServerEnding, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.memory_plan import say_bytes
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from server.engine.engine import Engine
     from server.models.cache import ModelFacts
     from server.text.tokenizer import TextCodec
-
-STOPPING = "homebase-console is shutting down, which ended this stream."
-"""What the clients of open streams are told at the end."""
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +159,7 @@ class Core:
     async def end_streams(self, timeout_s: float) -> None:
         """Tell every open stream that this is the end, without waiting for the engine, and wait until all have."""
         if self._dispatcher is not None:
-            self._dispatcher.receive((EngineDied(STOPPING),))
+            self._dispatcher.close(ServerEnding())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._telemetry.open_streams:

@@ -30,7 +30,8 @@ HomebaseError                      anything we raise on purpose; carries `code` 
     ├── EngineDead                 the engine thread has ended; nothing can be generated
     ├── EngineStalled              a step does not end; whoever waits for it is told, and not kept waiting
     ├── SequenceFailed             one sequence failed; the others go on
-    └── StreamStopped              the operator, or the server's own end, cut a stream that its client still reads
+    └── StreamStopped              the operator cut a stream that its client still reads
+        └── ServerEnding           the server's own end did
 """
 
 from __future__ import annotations
@@ -297,3 +298,12 @@ class StreamStopped(EngineError):
     """A stream that its client still reads was cut by the operator, or because the server ends."""
 
     code = "stream_stopped"
+
+
+class ServerEnding(StreamStopped):
+    """The server ends in good order, and a stream that was open with it. Nothing is broken."""
+
+    code = "stream_stopped"
+
+    def __init__(self) -> None:
+        super().__init__("homebase-console is shutting down, which ended this stream.")

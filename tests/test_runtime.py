@@ -208,12 +208,14 @@ def test_stopping_tells_every_client_and_frees_the_port(rig: Rig):
     assert rig.runtime.stop()
     assert time.monotonic() - began < 3
     rig.join_clients()
-    assert sum("shutting down" in line for line in rig.told) == 2
+    assert sum("shutting down" in line and '"code":"stream_stopped"' in line for line in rig.told) == 2
     assert rig.state == "stopped"
     assert rig.runtime.fault is None
     bind_socket("127.0.0.1", rig.port).close()
     ended = [entry.notice for entry in rig.ring.after(0) if isinstance(entry.notice, StreamEnded)]
-    assert {notice.outcome for notice in ended} == {"failed"}
+    assert {(notice.outcome, notice.detail.partition(" in ")[0]) for notice in ended} == {
+        ("cancelled", "ended with the server")
+    }
 
 
 def test_a_step_that_does_not_end_holds_up_neither_clients_nor_the_stop(rig: Rig):
