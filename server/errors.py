@@ -258,10 +258,11 @@ class Refusal(HomebaseError):
 
     code = "in_flight_full"
 
-    def __init__(self, message: str, *, code: str, limit: int, used: int, retry_after_s: int) -> None:
+    def __init__(self, message: str, *, code: str, limit: int | None, used: int | None, retry_after_s: int) -> None:
         super().__init__(message)
         self.code = code
         self.limit, self.used = limit, used
+        """None where no limit says no."""
         self.retry_after_s = retry_after_s
         """Whole seconds, 1..60: when asking again is likely to succeed."""
 

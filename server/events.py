@@ -182,13 +182,14 @@ class Refused(Notice, frozen=True, tag="refused"):
     """The sentence that the client was sent."""
     status: int
     retry_after_s: int | None
-    limit: int
-    used: int
-    """The limit that said no, and its use at that moment."""
+    limit: int | None
+    used: int | None
+    """The limit that said no, and its use at that moment; None where no limit did, as while the model loads."""
     session: str
     lane: Lane
     client: str
-    prompt_tokens: int
+    prompt_tokens: int | None
+    """None when the prompt was refused uncounted."""
     max_tokens: int | None
 
 
@@ -206,6 +207,8 @@ class StreamEnded(Notice, frozen=True, tag="stream_ended"):
     completion_tokens: int
     ttft_s: float | None
     age_s: float
+    reuse: str = ""
+    """What of its prompt was not computed for it, and from which token on it was, in words."""
 
 
 class PolicyChanged(Notice, frozen=True, tag="policy_changed"):

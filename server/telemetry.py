@@ -223,6 +223,7 @@ class Telemetry:
                 completion_tokens=stream.completion_tokens,
                 ttft_s=stream.ttft_s,
                 age_s=stream.ended_s - stream.opened_s,
+                reuse=stream.reuse,
             )
         )
         self._on_change()

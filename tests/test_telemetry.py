@@ -559,6 +559,10 @@ def test_what_was_reused_is_told_with_where_the_prompt_parted(bench: Bench):
     bench.prefill(done=100, chunk=40, seconds=0.5)
     stream = bench.stream()
     assert (stream.reuse, stream.diverged_at, stream.cached_tokens) == ("60 of 100 tokens", 71, 60)
+    bench.telemetry.stream_ended("r", "stop")
+    (entry,) = bench.ring.after(0)
+    assert isinstance(entry.notice, StreamEnded)
+    assert entry.notice.reuse == "60 of 100 tokens"
     assert stream.prefill_tps == 80
 
 

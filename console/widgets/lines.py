@@ -87,6 +87,16 @@ def fit_line(line: Line, width: int) -> Line:
     return (*kept, (" " * left, ""))
 
 
+def join_whole(parts: Sequence[Line], width: int) -> Line:
+    """The first parts that fit in the width, each whole: a number that is cut reads as another number."""
+    joined: Line = ()
+    for part in parts:
+        if line_width((*joined, *part)) > width:
+            break
+        joined = (*joined, *part)
+    return joined
+
+
 def split_ends(left: Line, right: Line, width: int, fill: Span = (" ", "")) -> Line:
     """Two lines as one of `width` cells, the second at its right end; the first gives way."""
     room = width - line_width(right)

@@ -54,11 +54,13 @@ class Refuse(msgspec.Struct, frozen=True):
     """It may not, for now."""
 
     code: RefusalCode
-    limit: int
-    used: int
-    """The limit that says no and its use; bytes for memory."""
+    limit: int | None = None
+    used: int | None = None
+    """The limit that says no and its use; bytes for memory, and None where no limit does."""
     needed: int = 0
     """For memory, what this request would need at least, in bytes."""
+    in_flight: int = 0
+    """For a server that ends, what it waits for."""
     is_alone: bool = False
     """For memory: nothing is in flight, so that waiting does not help."""
 
@@ -66,7 +68,7 @@ class Refuse(msgspec.Struct, frozen=True):
 def decide(policy: AdmissionPolicy, load: Load, asked: Asked) -> Admit | Refuse:
     """The decision. Every lane counts against the same limits."""
     if load.draining:
-        return Refuse("draining", limit=0, used=load.in_flight)
+        return Refuse("draining", in_flight=load.in_flight)
     if load.in_flight >= policy.max_in_flight:
         return Refuse("in_flight_full", limit=policy.max_in_flight, used=load.in_flight)
     if not load.memory.budget_bytes:

@@ -123,11 +123,11 @@ class Admission:
     def _wait_s(self, refuse: Refuse) -> int:
         match refuse.code:
             case "draining":  # it is done when all is done; its place is then likely taken by a new one
-                ends_needed = refuse.used
+                ends_needed = refuse.in_flight
             case "memory_budget_full":
                 ends_needed = 1
             case _:
-                ends_needed = refuse.used - refuse.limit + 1
+                ends_needed = (refuse.used or 0) - (refuse.limit or 0) + 1
         return clamp_wait_s(self._slot_s(ends_needed), self._draw())
 
     def _slot_s(self, ends_needed: int) -> float:

@@ -24,7 +24,7 @@ def build_refusal(refuse: Refuse, retry_after_s: int) -> Refusal:
 
 def build_loading_refusal(retry_after_s: int = 5) -> Refusal:
     """The error for a request that comes before the model is in memory."""
-    return build_refusal(Refuse("model_loading", limit=0, used=0), retry_after_s)
+    return build_refusal(Refuse("model_loading"), retry_after_s)
 
 
 def _say(refuse: Refuse, retry_after_s: int) -> str:
@@ -36,22 +36,23 @@ def _say(refuse: Refuse, retry_after_s: int) -> str:
                 f"likely in about {retry_after_s} s."
             )
         case "memory_budget_full":
-            free_bytes = max(0, refuse.limit - refuse.used)
+            budget_bytes = refuse.limit or 0
+            free_bytes = max(0, budget_bytes - (refuse.used or 0))
             if refuse.is_alone:
                 return (
                     f"Refused by homebase admission: this needs {say_bytes(refuse.needed)} of memory, and the weights "
-                    f"leave {say_bytes(free_bytes)} of {say_bytes(refuse.limit)} (engine.memory_budget_gib). Raise "
+                    f"leave {say_bytes(free_bytes)} of {say_bytes(budget_bytes)} (engine.memory_budget_gib). Raise "
                     "that limit, or serve a smaller model."
                 )
             return (
                 f"Refused by homebase admission: this needs {say_bytes(refuse.needed)} of memory, and "
-                f"{say_bytes(free_bytes)} of {say_bytes(refuse.limit)} are free (engine.memory_budget_gib). Some is "
+                f"{say_bytes(free_bytes)} of {say_bytes(budget_bytes)} are free (engine.memory_budget_gib). Some is "
                 f"free again when a running completion ends, likely in about {retry_after_s} s."
             )
         case "draining":
             return (
                 f"Refused by homebase admission: the server takes nothing new, it ends when its "
-                f"{refuse.used} in flight are done."
+                f"{refuse.in_flight} in flight are done."
             )
         case "model_loading":
             return (

@@ -126,7 +126,7 @@ class ChatEndpoint:
             prompt = await self._tokenize(request)
             return self._start(request, prompt)
         except Refusal as refusal:
-            self._count(refusal, request, len(prompt.token_ids) if prompt else 0)
+            self._count(refusal, request, len(prompt.token_ids) if prompt else None)
             raise
 
     async def _tokenize(self, request: ChatRequest) -> Prompt:
@@ -194,7 +194,7 @@ class ChatEndpoint:
         life.follow(task)
         return life
 
-    def _count(self, refusal: Refusal, request: ChatRequest, prompt_tokens: int) -> None:
+    def _count(self, refusal: Refusal, request: ChatRequest, prompt_tokens: int | None) -> None:
         status = refusal_status_of(refusal, self._services.read_policy().policy.refusal_status)
         self._services.telemetry.refused(
             Refused(

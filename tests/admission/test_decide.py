@@ -21,8 +21,8 @@ PLAN = MemoryPlan(budget_bytes=1000 * 2**20, model_bytes=150 * 2**20, stream=Str
         (2, Load(1), Admit()),
         (2, Load(2), Refuse("in_flight_full", 2, 2)),
         (1, Load(2), Refuse("in_flight_full", 1, 2)),
-        (2, Load(0, draining=True), Refuse("draining", 0, 0)),
-        (2, Load(5, draining=True), Refuse("draining", 0, 5)),
+        (2, Load(0, draining=True), Refuse("draining")),
+        (2, Load(5, draining=True), Refuse("draining", in_flight=5)),
     ],
 )
 def test_the_limit_and_draining_decide(max_in_flight: int, load: Load, decision: Admit | Refuse) -> None:
