@@ -92,6 +92,7 @@ class RecentChunks:
     def __init__(self) -> None:
         self._chunks: deque[tuple[float, float, int]] = deque()
         self._tokens = 0
+        self._spent_s = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -102,19 +103,22 @@ class RecentChunks:
         """Note a chunk that its stream waited for from one moment and that was in the state at another."""
         self._chunks.append((waited_from_s, ended_s, tokens))
         self._tokens += tokens
+        self._spent_s += ended_s - waited_from_s
         while self._chunks[0][1] < ended_s - CHUNKS_WINDOW_S:
             self._chunks.popleft()
 
     def rate(self, now: float | None) -> float | None:
         """Tokens per second over the chunks of the last 10 s; None before there are enough of them to tell.
 
-        The wait for the next chunk counts once it is longer than the mean one. `now` is None when none will come.
+        The wait for the next chunk counts once it is longer than the mean one. `now` is None when none will come: then
+        it is the rate of them all.
         """
-        if self._tokens < LEAST_RATED_TOKENS:
+        if self._tokens < LEAST_RATED_TOKENS or self._spent_s <= 0:
             return None
+        if now is None:
+            return self._tokens / self._spent_s
         spent = sum(ended - waited_from for waited_from, ended, _ in self._chunks)
-        if now is not None:
-            spent += max(0.0, now - self._chunks[-1][1] - spent / len(self._chunks))
+        spent += max(0.0, now - self._chunks[-1][1] - spent / len(self._chunks))
         return sum(tokens for _, _, tokens in self._chunks) / spent if spent > 0 else None
 
 

@@ -40,8 +40,8 @@ class StreamView(msgspec.Struct, frozen=True):
     prefill_done_tokens: int
     """Prompt tokens in the state, cached ones included."""
     prefill_tps: float | None
-    """Prompt tokens computed (not cached) per second of the clock, over the last 10 s of its prefill: other prompts'
-    turns count too. None before 32 of them."""
+    """Prompt tokens computed (not cached) per second of the clock, other prompts' turns included: over the last 10 s
+    while it is read, and over all of them afterwards. None before 32 of them."""
     decode_tps: float | None
     """Over the last 32 tokens, or the last 5 s if that is fewer; falls when tokens stop coming. Once the stream is
     over, the mean of its last 60 s up to its last token, which are those of the history."""

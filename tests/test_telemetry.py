@@ -182,6 +182,15 @@ def test_prompts_that_take_turns_add_up_to_the_rate_of_the_engine(bench: Bench, 
     assert rates == pytest.approx([400 / prompts] * prompts, rel=0.1)
 
 
+def test_a_prompt_that_was_read_has_the_rate_of_the_whole(bench: Bench):
+    bench.open(prompt_tokens=4000)
+    for done, seconds in ((1000, 1.0), (2000, 30.0), (3000, 1.0), (4000, 1.0)):
+        bench.prefill(done, 1000, seconds)
+    assert bench.stream().prefill_tps == pytest.approx(3000 / 32)
+    bench.token()
+    assert bench.stream().prefill_tps == pytest.approx(4000 / 33)
+
+
 def test_a_prompt_that_waited_for_one_that_goes_first_has_its_own_rate_at_once(bench: Bench):
     bench.open("parent", prompt_tokens=4000)
     bench.open("child", prompt_tokens=4000)

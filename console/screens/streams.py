@@ -58,6 +58,8 @@ class StreamsScreen(Screen[None]):
         self._source = source
         self._snapshot = source.snapshot()
         self._chosen: str | None = None
+        self._in_flight: frozenset[str] = frozenset()
+        """Streams in flight when this was last drawn."""
         self._wants_table = False
         self._possible: tuple[bool, ...] = ()
         """What the key bar was told about what can be done."""
@@ -165,8 +167,17 @@ class StreamsScreen(Screen[None]):
         self._show("home-panel", [blank, *detail, *[blank] * max(1, room - len(detail) + 1), *server][:rows])
 
     def _keep_choice(self, streams: tuple[StreamView, ...]) -> None:
-        if not any(stream.id == self._chosen for stream in streams):
-            self._chosen = family(streams)[0][1].id if streams else None
+        """The same stream as before; one in flight when that has just ended, or when it is over and another begins.
+
+        Keys would else act on what is over, and a stream that runs could not be stopped at once.
+        """
+        before, self._in_flight = self._in_flight, frozenset(stream.id for stream in streams if not is_over(stream))
+        order = [stream.id for _, stream in family(streams)]
+        running = [id for id in order if id in self._in_flight]
+        if self._chosen not in order:
+            self._chosen = next(iter(running or order), None)
+        elif running and self._chosen not in running and (self._chosen in before or self._in_flight - before):
+            self._chosen = running[0]
 
     @property
     def chosen(self) -> StreamView | None:
