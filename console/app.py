@@ -34,6 +34,7 @@ from console.screens.streams import StreamsScreen
 from console.source import Source
 from console.themes import DEFAULT_THEME, LoadedThemes, default_roles
 from console.toasts import toast_for
+from console.widgets.band_view import read_drawing
 from console.widgets.copying import CopyText
 from console.widgets.home_plan import is_too_small
 from console.widgets.phases import is_over
@@ -213,7 +214,8 @@ class HomebaseApp(App[None]):
 
     def action_help(self) -> None:
         """The keys of the screen in front and the meaning of the signs."""
-        self.push_screen(HelpScreen(_place_name(self.screen), help_rows(self.screen), legend_rows()))
+        legend = legend_rows(read_drawing(cast("App[object]", self)).plain)
+        self.push_screen(HelpScreen(_place_name(self.screen), help_rows(self.screen), legend))
 
     def action_next_theme(self) -> None:
         """Take the next theme now and keep it in homebase.toml."""

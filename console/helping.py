@@ -7,8 +7,8 @@ from textual.screen import Screen
 
 from console.actions import name_keys
 from console.format import format_ratio, format_seconds
-from console.widgets.context_bar import PARTS
-from console.widgets.gauges import MEMORY_FULL_RATIO, MEMORY_HIGH_RATIO, PEAK, REFUSING_FOR_S
+from console.widgets.context_bar import PARTS, part_sign
+from console.widgets.gauges import HELD, MEMORY_HIGH_RATIO, PEAK, REFUSING_FOR_S, YIELDING
 from console.widgets.phases import OUTCOMES, PHASES, STALLING_AFTER_S
 from console.widgets.title import OPEN_SIGN, STALE_AFTER_S, STATE_WORDS
 
@@ -58,19 +58,24 @@ def help_rows(screen: Screen[object]) -> list[tuple[str, str]]:
     ]
 
 
-def legend_rows() -> list[tuple[str, str, str]]:
-    """(sign, colour role, meaning) of every sign on the home screen, with the thresholds that change it."""
+def legend_rows(plain: bool) -> list[tuple[str, str, str]]:
+    """(sign, colour role, meaning) of every sign on the home screen, with the thresholds that change it.
+
+    `plain` when bars are drawn for a terminal whose colours cannot be told apart.
+    """
     rows = [(f"{s} {word}", role, _PHASE_MEANINGS[phase]) for phase, (s, word, role) in PHASES.items()]
     idle = format_seconds(STALLING_AFTER_S)
     rows.append(("▲ no token for", "state-warning", f"in decode, and nothing came for more than {idle}"))
     rows += [(f"{s} {word}", role, _OUTCOME_MEANINGS[name]) for name, (s, word, role) in OUTCOMES.items()]
-    rows += [("·" if name == "free" else "■", colour, _PART_MEANINGS[name]) for name, _, _, colour in PARTS]
+    rows += [(part_sign(i, plain), colour, _PART_MEANINGS[name]) for i, (name, _, _, colour) in enumerate(PARTS)]
     rows += [
         ("● FULL", "state-ok", "slots: all taken, which is nothing bad by itself"),
         ("▲ REFUSING", "state-warning", f"slots: a request was refused less than {format_seconds(REFUSING_FOR_S)} ago"),
-        ("▲ HIGH", "state-warning", f"memory: {format_ratio(MEMORY_HIGH_RATIO)} of its budget is in use by MLX"),
-        ("✕ FULL", "state-error", f"memory: {format_ratio(MEMORY_FULL_RATIO)} of it; lower a limit or stop a stream"),
-        (PEAK, "text-muted", "memory: the peak since the start"),
+        ("▲ HIGH", "state-warning", f"memory: {format_ratio(MEMORY_HIGH_RATIO)} of its budget is in use"),
+        ("✕ FULL", "state-error", "memory: a request would be refused; what is left is promised to running streams"),
+        (HELD, "state-ok", "in use: weights, contexts and a step's arrays; the percentage is of these"),
+        (YIELDING, "gauge-cache", "prefixes and freed buffers of MLX: they give way by themselves"),
+        (PEAK, "text-strong", "peak: the most that MLX has held since the start"),
         ("▲ STALE", "state-warning", f"busy, and these numbers are more than {format_seconds(STALE_AFTER_S)} old"),
     ]
     rows.append((OPEN_SIGN, "state-error", "other machines are answered without a key (server.allow_unauthenticated)"))

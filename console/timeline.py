@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import msgspec
 
-from console.format import count_noun, format_seconds, safe_text
-from server.events import (
-    AnyNotice,
-    LogLine,
-    ModelStateChanged,
-    NumberedNotice,
-    PolicyChanged,
-    PolicyProblem,
-    Refused,
-    StreamEnded,
-)
-
-Level = Literal["debug", "info", "warning", "error"]
+from console.format import safe_text
+from server.events import LogLine, NumberedNotice, Refused, StreamEnded
+from server.notices import Level, describe_notice
 
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 """From chatty to grave."""
 
 KEPT_ENTRIES = 3000
 """Entries kept: as many as the server's rings hold at once (500 of each of six kinds)."""
-
-_ORIGINS = {"console": "saved in a console", "file": "file edited", "undo": "save undone"}
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -46,47 +33,18 @@ class Entry(msgspec.Struct, frozen=True):
         return f"{self.level} {self.source} {self.text}".casefold()
 
 
-def describe_notice(numbered: NumberedNotice) -> Entry:
-    """A notice in words."""
+def build_entry(numbered: NumberedNotice) -> Entry:
+    """A notice as a line, with the id of its request before it."""
     notice = numbered.notice
-    level, source, text = _describe(notice)
-    return Entry(numbered.sequence, notice.time_s, level, safe_text(source), safe_text(text))
-
-
-def _describe(notice: AnyNotice) -> tuple[Level, str, str]:
+    level, source, text = describe_notice(notice)
     match notice:
-        case LogLine():
-            known = notice.request_id is None or notice.request_id in notice.message
-            return notice.level, notice.source, notice.message if known else f"{notice.request_id}: {notice.message}"
-        case Refused():
-            return "warning", "refused", _describe_refusal(notice)
-        case StreamEnded():
-            return ("error" if notice.outcome == "failed" else "info"), "stream", _describe_end(notice)
-        case PolicyChanged():
-            changes = ", ".join(f"{key} {old} → {new}" for key, old, new in notice.changes)
-            return "info", "policy", f"{_ORIGINS[notice.origin]}: {changes or 'no value changed'}"
-        case PolicyProblem(message=""):
-            return "info", "policy", "the file is valid again"
-        case PolicyProblem():
-            return "error", "policy", f"{notice.message} The policy before it stays in force."
-        case ModelStateChanged():
-            level: Level = "error" if notice.state == "failed" else "info"
-            return level, "model", f"{notice.state}: {notice.detail}" if notice.detail else notice.state
-
-
-def _describe_refusal(refused: Refused) -> str:
-    who = f"{refused.client} ({refused.lane})" if refused.lane != "unknown" else refused.client
-    again = f", retry after {refused.retry_after_s} s" if refused.retry_after_s is not None else ""
-    return f"{refused.request_id} {who}: {refused.message} Sent {refused.status} {refused.code}{again}."
-
-
-def _describe_end(ended: StreamEnded) -> str:
-    detail = f" ({ended.detail})" if ended.detail else ""
-    ttft = f", TTFT {format_seconds(ended.ttft_s)}" if ended.ttft_s is not None else ""
-    return (
-        f"{ended.request_id} {ended.client}: {ended.outcome}{detail} after {format_seconds(ended.age_s)}, "
-        f"prompt {ended.prompt_tokens:,}, out {count_noun(ended.completion_tokens, 'token')}{ttft}"
-    )
+        case LogLine() if notice.request_id is not None and notice.request_id not in text:
+            text = f"{notice.request_id}: {text}"
+        case Refused() | StreamEnded():
+            text = f"{notice.request_id} {text}"
+        case _:
+            pass
+    return Entry(numbered.sequence, notice.time_s, level, safe_text(source), safe_text(text))
 
 
 class Timeline:
@@ -117,7 +75,7 @@ class Timeline:
         """Take in newer notices; the result is how many shown entries fell out at the old end."""
         dropped = 0
         for numbered in notices:
-            entry = describe_notice(numbered)
+            entry = build_entry(numbered)
             self.seen_sequence = max(self.seen_sequence, entry.sequence)
             self._all.append(entry)
             if self._passes(entry):

@@ -24,7 +24,7 @@ from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
-from server.errors import EngineStalled, StartupError
+from server.errors import EngineStalled, ServerEnding, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.metrics.observers import Observers
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from server.engine.engine import Engine
     from server.models.cache import ModelFacts
     from server.text.tokenizer import TextCodec
-
-STOPPING = "homebase-console is shutting down, which ended this stream."
-"""What the clients of open streams are told at the end."""
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +122,7 @@ class Core:
 
     def build_snapshot(self) -> Snapshot:
         """The state of everything, now."""
+        model, limits = self._view_model(), self._store.state.policy.policy
         return self._telemetry.build_snapshot(
             ServerFacts(
                 state=self._state(),
@@ -132,11 +130,11 @@ class Core:
                 port=self.port,
                 version=self._version,
                 in_flight=self._admission.in_flight,
-                max_in_flight=self._store.state.policy.policy.max_in_flight,
+                max_in_flight=limits.max_in_flight,
                 peak_in_flight=self._admission.peak_in_flight,
                 admitted_total=self._admission.admitted_total,
                 policy=self._view_policy(),
-                model=self._view_model(),
+                model=model,
                 engine_alive=self._engine_error is None and self._closing != "stopped",
                 engine_error=self._engine_error,
                 resident_bytes=read_resident_bytes(),
@@ -144,6 +142,7 @@ class Core:
                 memory_budget_bytes=self._model.plan_memory(self._store.state.policy).budget_bytes,
                 promised_bytes=self._admission.promised_bytes,
                 answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
+                memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
             )
         )
 
@@ -164,7 +163,7 @@ class Core:
     async def end_streams(self, timeout_s: float) -> None:
         """Tell every open stream that this is the end, without waiting for the engine, and wait until all have."""
         if self._dispatcher is not None:
-            self._dispatcher.receive((EngineDied(STOPPING),))
+            self._dispatcher.close(ServerEnding())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._telemetry.open_streams:

@@ -34,7 +34,8 @@ HomebaseError                      anything we raise on purpose; carries `code` 
     ├── EngineDead                 the engine thread has ended; nothing can be generated
     ├── EngineStalled              a step does not end; whoever waits for it is told, and not kept waiting
     ├── SequenceFailed             one sequence failed; the others go on
-    └── StreamStopped              the operator, or the server's own end, cut a stream that its client still reads
+    └── StreamStopped              the operator cut a stream that its client still reads
+        └── ServerEnding           the server's own end did
 """
 
 from __future__ import annotations
@@ -190,14 +191,21 @@ class ContextLengthExceeded(RequestError):
     code = "context_length_exceeded"
 
     def __init__(
-        self, prompt_tokens: int, context_limit_tokens: int, max_tokens: int | None = None, *, at_least: bool = False
+        self,
+        prompt_tokens: int,
+        context_limit_tokens: int,
+        max_tokens: int | None = None,
+        *,
+        at_least: bool = False,
+        because: str = "",
     ) -> None:
+        """`because` is a sentence on where the limit comes from, when it is not the model's own."""
         asked = f"the prompt has {'at least ' if at_least else ''}{prompt_tokens:,} tokens"
         if max_tokens is not None:
             asked = f"{asked} and max_tokens is {max_tokens:,}"
         super().__init__(
             f"This model's maximum context length is {context_limit_tokens:,} tokens, but {asked}. "
-            "Shorten the messages or ask for fewer tokens.",
+            f"{because}{' ' if because else ''}Shorten the messages or ask for fewer tokens.",
             param="messages",
         )
         self.prompt_tokens, self.context_limit_tokens, self.max_tokens = prompt_tokens, context_limit_tokens, max_tokens
@@ -294,10 +302,13 @@ class Refusal(HomebaseError):
 
     code = "in_flight_full"
 
-    def __init__(self, message: str, *, code: str, limit: int, used: int, retry_after_s: int | None) -> None:
+    def __init__(
+        self, message: str, *, code: str, limit: int | None, used: int | None, retry_after_s: int | None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.limit, self.used = limit, used
+        """None where no limit says no."""
         self.retry_after_s = retry_after_s
         """Whole seconds, 1..60: when asking again is likely to succeed. None: not before the operator acts."""
 
@@ -334,3 +345,12 @@ class StreamStopped(EngineError):
     """A stream that its client still reads was cut by the operator, or because the server ends."""
 
     code = "stream_stopped"
+
+
+class ServerEnding(StreamStopped):
+    """The server ends in good order, and a stream that was open with it. Nothing is broken."""
+
+    code = "stream_stopped"
+
+    def __init__(self) -> None:
+        super().__init__("homebase-console is shutting down, which ended this stream.")

@@ -35,7 +35,7 @@ class PrefillAdvanced(EngineEvent, frozen=True):
     """Computed in this step; 0 when tokens were taken over from another sequence, which takes no time."""
     seconds: float
     cached_tokens: int = 0
-    """Of `done_tokens`, those that were not computed for this sequence but for another one with the same prompt."""
+    """Of `done_tokens`, those that were not computed for this sequence: from the prefix cache or another sequence."""
 
 
 class PromptLookedUp(EngineEvent, frozen=True):
@@ -48,6 +48,16 @@ class PromptLookedUp(EngineEvent, frozen=True):
     """Position of the first prompt token that is not cached; None when all are."""
     detail: str
     """In words."""
+
+
+class PromptShared(EngineEvent, frozen=True):
+    """Another sequence computes what one sequence's prompt begins with, or has done so, or does so no more."""
+
+    request_id: str
+    diverged_at: int | None
+    """Position of the first prompt token that is neither cached nor the other one's; None when all are."""
+    detail: str
+    """In words; takes the place of what `PromptLookedUp` told."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -172,13 +182,14 @@ class Refused(Notice, frozen=True, tag="refused"):
     """The sentence that the client was sent."""
     status: int
     retry_after_s: int | None
-    limit: int
-    used: int
-    """The limit that said no, and its use at that moment."""
+    limit: int | None
+    used: int | None
+    """The limit that said no, and its use at that moment; None where no limit did, as while the model loads."""
     session: str
     lane: Lane
     client: str
-    prompt_tokens: int
+    prompt_tokens: int | None
+    """None when the prompt was refused uncounted."""
     max_tokens: int | None
 
 
@@ -196,6 +207,8 @@ class StreamEnded(Notice, frozen=True, tag="stream_ended"):
     completion_tokens: int
     ttft_s: float | None
     age_s: float
+    reuse: str = ""
+    """What of its prompt was not computed for it, and from which token on it was, in words."""
 
 
 class PolicyChanged(Notice, frozen=True, tag="policy_changed"):

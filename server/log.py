@@ -14,11 +14,12 @@ import sys
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TextIO, cast
+from typing import Any, TextIO, cast
 
 import platformdirs
 
-from server.events import AnyNotice, EventRing, LogLine, PolicyChanged, PolicyProblem, Refused, StreamEnded
+from server.events import AnyNotice, EventRing, LogLine, ModelStateChanged
+from server.notices import Level, describe_notice
 
 FILE_BYTES = 1_000_000
 """A log file is turned over at this size; one older one is kept."""
@@ -31,8 +32,6 @@ QUEUED_LINES = 1000
 
 QUIET = ("asyncio", "hypercorn", "httpcore", "httpx", "quart", "watchfiles", "transformers", "huggingface_hub")
 """Libraries that are heard from WARNING up only."""
-
-Level = Literal["debug", "info", "warning", "error"]
 
 log = logging.getLogger("homebase")
 
@@ -169,33 +168,19 @@ def log_to_stderr(ring: EventRing) -> LogSetup:
 
 def log_notice(notice: AnyNotice) -> None:
     """One line for what the console shows and nobody else logs: ended streams, refusals, and the policy file."""
-    line = _describe(notice)
-    if line is not None:
-        level, source, text = line
-        extra = {"is_notice": True, "request_id": getattr(notice, "request_id", None)}
-        logging.getLogger(f"homebase.{source}").log(level, "%s", text, extra=extra)
+    if isinstance(notice, LogLine | ModelStateChanged):
+        return
+    level, source, text = describe_notice(notice)
+    extra = {"is_notice": True, "request_id": getattr(notice, "request_id", None)}
+    logging.getLogger(f"homebase.{source}").log(_LEVELS[level], "%s", text, extra=extra)
 
 
-def _describe(notice: AnyNotice) -> tuple[int, str, str] | None:
-    match notice:
-        case Refused():
-            again = f", retry after {notice.retry_after_s} s" if notice.retry_after_s is not None else ""
-            use = f"{notice.code}, {notice.used} of {notice.limit}"
-            return logging.WARNING, "refused", f"{notice.client}: {use}; sent {notice.status}{again}"
-        case StreamEnded():
-            detail = f" ({notice.detail})" if notice.detail else ""
-            tokens = f"prompt {notice.prompt_tokens:,}, out {notice.completion_tokens:,} tokens"
-            told = f"{notice.client}: {notice.outcome}{detail} after {notice.age_s:.1f} s, {tokens}"
-            return logging.ERROR if notice.outcome == "failed" else logging.INFO, "stream", told
-        case PolicyChanged():
-            changes = ", ".join(f"{key} {old} -> {new}" for key, old, new in notice.changes)
-            return logging.INFO, "policy", f"changed ({notice.origin}): {changes}"
-        case PolicyProblem(message=""):
-            return logging.INFO, "policy", "the file is in order again"
-        case PolicyProblem():
-            return logging.ERROR, "policy", f"{notice.message} The limits before it stay in force."
-        case _:
-            return None
+_LEVELS: dict[Level, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 
 def default_log_folder() -> Path:

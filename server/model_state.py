@@ -132,13 +132,21 @@ class ModelState:
 
     def view(self, policy: Policy) -> ModelView:
         """What there is to show, with the context limit that the policy leaves of it."""
-        own, allowed = self._view.context_limit_tokens, policy.policy.max_context_tokens
-        effective = min(own, allowed) if own and allowed else own
+        effective, set_by = self._view.context_limit_tokens, ""
         plan = self.plan_memory(policy)
-        effective = effective if plan.most_tokens is None else min(effective, plan.most_tokens)
-        mtp = describe_mtp(policy.engine.mtp) if self._has_mtp else self._view.mtp
-        detail = explain_shortage(plan) or self._view.detail
-        return msgspec.structs.replace(self._view, effective_context_limit_tokens=effective, mtp=mtp, detail=detail)
+        for key, most in (
+            ("policy.max_context_tokens", policy.policy.max_context_tokens or None),
+            ("engine.memory_budget_gib", plan.most_tokens),
+        ):
+            if most is not None and most < effective:
+                effective, set_by = most, key
+        return msgspec.structs.replace(
+            self._view,
+            effective_context_limit_tokens=effective,
+            context_limit_set_by=set_by,
+            mtp=describe_mtp(policy.engine.mtp) if self._has_mtp else self._view.mtp,
+            detail=explain_shortage(plan) or self._view.detail,
+        )
 
     def plan_memory(self, policy: Policy) -> MemoryPlan:
         """What the policy's memory budget leaves for streams; without limits until it is loaded."""

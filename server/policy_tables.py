@@ -35,6 +35,11 @@ def _limit(
     return msgspec.Meta(description=description, extra=extra, **bounds)
 
 
+LEAST_STALL_S = 20.0
+"""Of `engine.stall_s`. No step is planned to take over a second, but the first has nothing to be planned by: 256 prompt
+tokens, beside kernels that are compiled and weights that come from disk. A machine that reads 13 tokens a second takes
+so long for it."""
+
 _ONE_LINE = r"\A[^\x00-\x1f\x7f\ud800-\udfff]*\Z"
 """Text without control characters: it is shown in a terminal and pasted by hand."""
 
@@ -187,11 +192,11 @@ class EnginePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         _limit(
             "While streams decode, a step with a piece of someone's prompt in it may take this long: the longest gap "
-            "between their tokens. Longer reads prompts faster.",
+            "between their tokens. Longer reads prompts faster; no step is planned to take over a second.",
             Effect.NEXT_STEP,
             unit="ms",
             ge=10,
-            le=60_000,
+            le=1000,
         ),
     ] = 500
     mtp: Annotated[
@@ -251,7 +256,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "When one step takes longer than this, the console and /health say so and open streams end with an error.",
             Effect.AT_ONCE,
             unit="s",
-            ge=1,
+            ge=LEAST_STALL_S,
             le=3600,
         ),
     ] = 60.0

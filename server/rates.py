@@ -21,6 +21,21 @@ TOTAL_WINDOW_S = 2.0
 """The rates over all streams look back this far."""
 
 
+HISTORY_S = 60
+"""Seconds of a stream's plot."""
+
+LEAST_PART_S = 0.5
+"""What a last part of a second must have to be a value of its own."""
+
+CHUNKS_WINDOW_S = 10.0
+"""A prefill rate looks at the chunks of so many seconds: several turns of prompts that share the engine, whose chunks
+take up to a second each."""
+
+LEAST_RATED_TOKENS = 32
+"""Fewer prompt tokens than this take what any step takes, and tell no rate: a prompt that is taken over from another
+stream up to its last token is not read at 30 tok/s."""
+
+
 class RecentTokens:
     """When one stream's last tokens came. Holds at most 33 emissions."""
 
@@ -66,6 +81,45 @@ class RecentTokens:
             share = share_after(start, self._emissions[index - 1][0], at_s)
             total, emissions = total + tokens * share, emissions + share
         return total, emissions
+
+
+class RecentChunks:
+    """The prefill chunks of one stream, each with the wait for its turn: a rate by the clock on the wall.
+
+    Prompts that take turns share the engine; a chunk's own time would tell each of them the speed of all together.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: deque[tuple[float, float, int]] = deque()
+        self._tokens = 0
+        self._spent_s = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """True before the first chunk."""
+        return not self._chunks
+
+    def add(self, waited_from_s: float, ended_s: float, tokens: int) -> None:
+        """Note a chunk that its stream waited for from one moment and that was in the state at another."""
+        self._chunks.append((waited_from_s, ended_s, tokens))
+        self._tokens += tokens
+        self._spent_s += ended_s - waited_from_s
+        while self._chunks[0][1] < ended_s - CHUNKS_WINDOW_S:
+            self._chunks.popleft()
+
+    def rate(self, now: float | None) -> float | None:
+        """Tokens per second over the chunks of the last 10 s; None before there are enough of them to tell.
+
+        The wait for the next chunk counts once it is longer than the mean one. `now` is None when none will come: then
+        it is the rate of them all.
+        """
+        if self._tokens < LEAST_RATED_TOKENS or self._spent_s <= 0:
+            return None
+        if now is None:
+            return self._tokens / self._spent_s
+        spent = sum(ended - waited_from for waited_from, ended, _ in self._chunks)
+        spent += max(0.0, now - self._chunks[-1][1] - spent / len(self._chunks))
+        return sum(tokens for _, _, tokens in self._chunks) / spent if spent > 0 else None
 
 
 class RecentRounds:
@@ -155,6 +209,12 @@ class SecondCounts:
         counts = list(self._counts)[: max(0, over - self._first)]
         return tuple(counts) + (0.0,) * (min(over, self._keep) - len(counts))
 
+    def under_way(self, now: float) -> tuple[float, float]:
+        """Tokens of the second that is not over yet, and how much of it is."""
+        over = math.floor(now - self._start)
+        place = over - self._first
+        return (self._counts[place] if 0 <= place < len(self._counts) else 0.0), now - self._start - over
+
     def _add_to(self, second: int, tokens: float) -> None:
         self._forget_before(second + 1 - self._keep)
         if second < self._first:
@@ -170,6 +230,46 @@ class SecondCounts:
                 self._counts.popleft()
             else:
                 self._first = second
+
+
+class DecodeHistory:
+    """One stream's tokens by the second, from its first one on; each is spread over the gap before it."""
+
+    def __init__(self) -> None:
+        self._counts: SecondCounts | None = None
+        self._last_s = 0.0
+
+    def add(self, at_s: float, tokens: int) -> None:
+        """Note that `tokens` came at `at_s`. The first come of the prompt: with them the time begins."""
+        if self._counts is None:
+            self._counts = SecondCounts(at_s, HISTORY_S)
+        else:
+            self._counts.add(self._last_s, at_s, tokens)
+        self._last_s = at_s
+
+    def history(self, now: float) -> tuple[float, ...]:
+        """Tokens per second, in each whole second of the last 60 that is over."""
+        return self._counts.history(now) if self._counts else ()
+
+    def close(self) -> tuple[tuple[float, ...], float | None]:
+        """The same once no more will come, with the part of a second at the end; and the mean of all that.
+
+        A part shorter than half a second joins the second before: a rate over a few milliseconds would tell nothing.
+        So no mean is above the highest value.
+        """
+        if self._counts is None:
+            return (), None
+        tokens, part_s = self._counts.under_way(self._last_s)
+        spans = [(count, 1.0) for count in self._counts.history(self._last_s)]
+        if spans and part_s < LEAST_PART_S:
+            spans[-1] = spans[-1][0] + tokens, 1.0 + part_s
+        elif part_s:
+            spans.append((tokens, part_s))
+        spans = spans[-HISTORY_S:]
+        if not spans:
+            return (), None
+        mean = sum(tokens for tokens, _ in spans) / sum(seconds for _, seconds in spans)
+        return tuple(tokens / seconds for tokens, seconds in spans), mean
 
 
 def share_after(moment: float, began: float, ended: float) -> float:

@@ -34,30 +34,34 @@ class StreamView(msgspec.Struct, frozen=True):
     """The effective limit of one stream when this one was admitted."""
     prompt_tokens: int
     cached_tokens: int
+    """Prompt tokens that were not computed for this stream, but found in the prefix cache or read by another stream."""
     completion_tokens: int
     max_tokens: int
     prefill_done_tokens: int
     """Prompt tokens in the state, cached ones included."""
     prefill_tps: float | None
-    """Prompt tokens computed (not cached) over the time spent in this stream's chunks."""
+    """Prompt tokens computed (not cached) per second of the clock, other prompts' turns included: over the last 10 s
+    while it is read, and over all of them afterwards. None before 32 of them."""
     decode_tps: float | None
-    """Over the last 32 tokens, or the last 5 s if that is fewer; falls when tokens stop coming."""
+    """Over the last 32 tokens, or the last 5 s if that is fewer; falls when tokens stop coming. Once the stream is
+    over, the mean of its last 60 s up to its last token, which are those of the history."""
     ttft_s: float | None
     age_s: float
     idle_s: float
     """Since the last sign of progress: a chunk or a token."""
     streaming: bool
     decode_history_tps: tuple[float, ...]
-    """One value per second of this stream's life, the last 60, newest last."""
+    """One value per second since its first token, the last 60, newest last; the last part of a second, too, once the
+    stream is over."""
     outcome: Outcome | None = None
     outcome_detail: str = ""
     finished_ago_s: float | None = None
     mtp: str = ""
     """`on`, or `off: ` and why; empty before its first step."""
     reuse: str = ""
-    """What the prefix cache had of its prompt, in words; empty before it was asked, and when it is off."""
+    """What of its prompt was not computed for it, and why not more, in words; empty before that was looked up."""
     diverged_at: int | None = None
-    """Position of the first prompt token that was not cached; None when all were."""
+    """Position of the first prompt token that neither the prefix cache nor another stream had; None when all were."""
     draft_depth: int | None = None
     """Tokens drafted for its newest decode step."""
     acceptance_ratio: float | None = None
@@ -131,6 +135,8 @@ class ModelView(msgspec.Struct, frozen=True):
     embedded: bool
     """True for nano, the model that ships inside for trying the console."""
     load_s: float | None
+    context_limit_set_by: str = ""
+    """Dotted key of the limit that makes the effective one lower than the model's own; empty when none does."""
     fetch: FetchView | None = None
     """While it is being fetched from Hugging Face."""
 
@@ -147,11 +153,18 @@ class MemoryView(msgspec.Struct, frozen=True):
     """What MLX may hold in all (engine.memory_budget_gib); 0 when there is no limit."""
     promised_bytes: int = 0
     """What the contexts of streams in flight may come to take, at their full length."""
+    is_full: bool = False
+    """A place is free, and a request would be refused for want of memory."""
     prefix_cache_bytes: int = 0
     """Of the active bytes."""
     prefix_cache_budget_bytes: int = 0
     """What the prefix cache may take; 0 when it is off."""
     prefix_cache_disk_bytes: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What gives way to nobody: weights, contexts and a step's arrays. The rest are prefixes and freed buffers."""
+        return max(0, self.active_bytes - self.prefix_cache_bytes)
 
 
 class RatesView(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from server.events import (
     PrefillAdvanced,
     PrefixCacheSampled,
     PromptLookedUp,
+    PromptShared,
     Refused,
     SequenceEnded,
     StepCost,
@@ -30,7 +31,7 @@ from server.events import (
     StreamEnded,
     TokensEmitted,
 )
-from server.rates import RATE_ROUNDS, RecentRounds, RecentSteps, RecentTokens, SecondCounts
+from server.rates import RATE_ROUNDS, DecodeHistory, RecentChunks, RecentRounds, RecentSteps, RecentTokens, SecondCounts
 from server.snapshot import (
     AdmissionView,
     EngineView,
@@ -52,7 +53,6 @@ FINISHED_KEPT = 50
 
 REFUSALS_KEPT = 50
 
-STREAM_HISTORY_S = 60
 TOTAL_HISTORY_S = 300
 
 
@@ -76,6 +76,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     memory_budget_bytes: int = 0
     promised_bytes: int = 0
     answers_strangers: bool = False
+    memory_is_full: bool = False
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -101,8 +102,9 @@ class _Stream:
     identity: StreamIdentity
     opened_s: float
     progress_s: float
-    history: SecondCounts
     tokens: RecentTokens = field(default_factory=RecentTokens)
+    history: DecodeHistory = field(default_factory=DecodeHistory)
+    chunks: RecentChunks = field(default_factory=RecentChunks)
     rounds: RecentRounds = field(default_factory=RecentRounds)
     mtp: str = ""
     phase: Phase = "waiting"
@@ -110,8 +112,6 @@ class _Stream:
     cached_tokens: int = 0
     reuse: str = ""
     diverged_at: int | None = None
-    computed_tokens: int = 0
-    computing_s: float = 0.0
     completion_tokens: int = 0
     first_token_s: float | None = None
     outcome: Outcome | None = None
@@ -121,10 +121,6 @@ class _Stream:
     @property
     def ttft_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.opened_s
-
-    @property
-    def prefill_tps(self) -> float | None:
-        return self.computed_tokens / self.computing_s if self.computing_s > 0 else None
 
 
 class Telemetry:
@@ -186,7 +182,6 @@ class Telemetry:
             identity,
             now,
             now,
-            SecondCounts(now, STREAM_HISTORY_S),
             prefill_done_tokens=cached_tokens,
             cached_tokens=cached_tokens,
         )
@@ -199,7 +194,7 @@ class Telemetry:
             match event:
                 case PrefillAdvanced(request_id=request_id) if stream := self._open.get(request_id):
                     self._fold_prefill(stream, event)
-                case PromptLookedUp(request_id=request_id) if stream := self._open.get(request_id):
+                case PromptLookedUp() | PromptShared() if stream := self._open.get(event.request_id):
                     stream.reuse, stream.diverged_at = event.detail, event.diverged_at
                 case TokensEmitted(request_id=request_id) if stream := self._open.get(request_id):
                     self._fold_tokens(stream, event)
@@ -232,6 +227,7 @@ class Telemetry:
                 completion_tokens=stream.completion_tokens,
                 ttft_s=stream.ttft_s,
                 age_s=stream.ended_s - stream.opened_s,
+                reuse=stream.reuse,
             )
         )
         self._on_change()
@@ -298,9 +294,22 @@ class Telemetry:
         stream.phase = "prefill"
         stream.prefill_done_tokens = event.done_tokens
         stream.cached_tokens = max(stream.cached_tokens, event.cached_tokens)
-        stream.computed_tokens += event.chunk_tokens
-        stream.computing_s += event.seconds
-        stream.progress_s = self._clock()
+        now = self._clock()
+        if event.chunk_tokens:
+            stream.chunks.add(self._find_turn(stream, now, event.seconds), now, event.chunk_tokens)
+        stream.progress_s = now
+
+    def _find_turn(self, stream: _Stream, now: float, seconds: float) -> float:
+        """When a stream's turn began: after its last progress, with the turns that others had since.
+
+        Before its first chunk it may have waited for a prompt that goes first, and then for no more than a turn of each
+        of those that are read beside it.
+        """
+        began = now - seconds
+        if not stream.chunks.is_empty:
+            return min(began, stream.progress_s)
+        others = sum(1 for each in self._open.values() if each.phase in ("waiting", "prefill")) - 1
+        return min(began, max(stream.progress_s, began - seconds * others))
 
     def _fold_tokens(self, stream: _Stream, event: TokensEmitted) -> None:
         if not event.token_ids:
@@ -311,7 +320,7 @@ class Telemetry:
         stream.first_token_s = event.at_s if stream.first_token_s is None else stream.first_token_s
         stream.completion_tokens += len(event.token_ids)
         stream.tokens.add(event.at_s, len(event.token_ids))
-        stream.history.add(event.at_s, event.at_s, len(event.token_ids))
+        stream.history.add(event.at_s, len(event.token_ids))
         stream.progress_s = event.at_s
 
 
@@ -388,6 +397,7 @@ class _EngineFold:
             machine_bytes=facts.machine_bytes,
             budget_bytes=facts.memory_budget_bytes,
             promised_bytes=facts.promised_bytes,
+            is_full=facts.memory_is_full,
             prefix_cache_bytes=self._prefixes.memory_bytes,
             prefix_cache_budget_bytes=self._prefixes.budget_bytes,
             prefix_cache_disk_bytes=self._prefixes.disk_bytes,
@@ -423,6 +433,10 @@ class _EngineFold:
 
 def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
     identity, until = stream.identity, now if stream.ended_s is None else stream.ended_s
+    if stream.ended_s is None:
+        history, decode_tps = stream.history.history(now), stream.tokens.rate(now)
+    else:
+        history, decode_tps = stream.history.close()
     return StreamView(
         id=request_id,
         session=identity.session,
@@ -439,13 +453,13 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         completion_tokens=stream.completion_tokens,
         max_tokens=identity.max_tokens,
         prefill_done_tokens=stream.prefill_done_tokens,
-        prefill_tps=stream.prefill_tps,
-        decode_tps=stream.tokens.rate(until),
+        prefill_tps=stream.chunks.rate(until if stream.first_token_s is None else None),
+        decode_tps=decode_tps,
         ttft_s=stream.ttft_s,
         age_s=until - stream.opened_s,
         idle_s=max(0.0, until - stream.progress_s),
         streaming=identity.streaming,
-        decode_history_tps=stream.history.history(until),
+        decode_history_tps=history,
         outcome=stream.outcome,
         outcome_detail=stream.outcome_detail,
         finished_ago_s=None if stream.ended_s is None else now - stream.ended_s,

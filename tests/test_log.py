@@ -155,17 +155,17 @@ REFUSED = Refused(1.0, "req-2", "in_flight_full", "Refused.", 429, 12, 2, 2, "s"
         ),
         (
             REFUSED,
-            "WARNING refused [req-2] opencode/1.18: in_flight_full, 2 of 2; sent 429, retry after 12 s",
+            "WARNING refused [req-2] opencode/1.18 (parent): Refused. Sent 429 in_flight_full, retry after 12 s.",
         ),
         (
             PolicyChanged(1.0, "file", (("policy.max_in_flight", "2", "1"),)),
-            "INFO    policy changed (file): policy.max_in_flight 2 -> 1",
+            "INFO    policy file edited: policy.max_in_flight 2 -> 1",
         ),
         (
             PolicyProblem(1.0, "homebase.toml:2: Bad."),
-            "ERROR   policy homebase.toml:2: Bad. The limits before it stay in force.",
+            "ERROR   policy homebase.toml:2: Bad. The policy before it stays in force.",
         ),
-        (PolicyProblem(1.0, ""), "INFO    policy the file is in order again"),
+        (PolicyProblem(1.0, ""), "INFO    policy the file is valid again"),
     ],
 )
 def test_what_the_console_shows_is_one_short_line_without_it_and_stands_in_the_ring_once(

@@ -10,7 +10,7 @@ import pytest
 from server.events import ModelStateChanged
 from server.model_state import ModelState, describe_fetch
 from server.models.cache import ModelFacts
-from server.policy import EnginePolicy, Policy
+from server.policy import AdmissionPolicy, EnginePolicy, Policy
 from server.snapshot import FetchView
 
 FACTS = ModelFacts("m", "/m", "qwen4_exp", 100, 4096, "float32", "", 1, 4, True, False)
@@ -48,6 +48,23 @@ def test_a_budget_without_room_for_a_stream_is_told_and_leaves_no_context() -> N
     assert "engine.memory_budget_gib" in view.detail
     enough = state.view(Policy(engine=EnginePolicy(memory_budget_gib=2.0)))
     assert (enough.effective_context_limit_tokens, enough.detail) == (4096, "")
+
+
+def test_the_limit_that_lowers_the_context_is_named() -> None:
+    state, budget = ModelState("m", "/m", False, lambda notice: None), EnginePolicy(memory_budget_gib=0.05)
+    state.ready(msgspec.structs.replace(FACTS, token_bytes=20_000), cast("Any", object()), "cpu")
+    most = state.plan_memory(Policy(engine=budget)).most_tokens
+    assert most is not None
+    assert 300 < most < 1000
+    for policy, limit, key in (
+        (Policy(), 4096, ""),
+        (Policy(policy=AdmissionPolicy(max_context_tokens=4096)), 4096, ""),
+        (Policy(policy=AdmissionPolicy(max_context_tokens=1000)), 1000, "policy.max_context_tokens"),
+        (Policy(policy=AdmissionPolicy(max_context_tokens=1000), engine=budget), most, "engine.memory_budget_gib"),
+        (Policy(policy=AdmissionPolicy(max_context_tokens=300), engine=budget), 300, "policy.max_context_tokens"),
+    ):
+        view = state.view(policy)
+        assert (view.effective_context_limit_tokens, view.context_limit_set_by) == (limit, key)
 
 
 def test_nothing_is_said_before_the_model_is_there() -> None:

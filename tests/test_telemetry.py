@@ -17,6 +17,7 @@ from server.events import (
     PrefillAdvanced,
     PrefixCacheSampled,
     PromptLookedUp,
+    PromptShared,
     Refused,
     SequenceEnded,
     StepCost,
@@ -24,7 +25,15 @@ from server.events import (
     StreamEnded,
     TokensEmitted,
 )
-from server.rates import RATE_ROUNDS, RATE_WINDOW_S, RecentRounds, RecentSteps, RecentTokens, SecondCounts
+from server.rates import (
+    RATE_ROUNDS,
+    RATE_WINDOW_S,
+    DecodeHistory,
+    RecentRounds,
+    RecentSteps,
+    RecentTokens,
+    SecondCounts,
+)
 from server.snapshot import ModelView, PolicyView, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 
@@ -142,12 +151,66 @@ def test_a_stream_goes_through_its_phases_with_its_counts(bench: Bench):
     assert finished.age_s == pytest.approx(2.0), "the age stands still once it is over"
 
 
-def test_prefill_rate_divides_computed_tokens_by_the_time_in_chunks(bench: Bench):
+def test_prefill_rate_is_of_computed_tokens_by_the_clock(bench: Bench):
     bench.open(cached_tokens=40, prompt_tokens=200)
+    bench.clock.now += 30
     bench.prefill(done=104, chunk=64, seconds=0.4)
-    bench.clock.now += 10
+    assert bench.stream().prefill_tps == pytest.approx(160), "neither cached tokens nor the wait for the first chunk"
+    bench.clock.now += 1.6
+    assert bench.stream().prefill_tps == pytest.approx(64 / 1.6), "a turn that does not come is felt"
     bench.prefill(done=200, chunk=96, seconds=0.4)
-    assert bench.stream().prefill_tps == pytest.approx(160 / 0.8), "neither cached tokens nor waiting count"
+    assert bench.stream().prefill_tps == pytest.approx(160 / 2.4)
+    bench.token()
+    bench.clock.now += 60
+    assert bench.stream().prefill_tps == pytest.approx(160 / 2.4), "it stands once the prompt is read"
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 3, 8])
+def test_prompts_that_take_turns_add_up_to_the_rate_of_the_engine(bench: Bench, prompts: int):
+    names = [f"r{number}" for number in range(prompts)]
+    for name in names:
+        bench.open(name, prompt_tokens=100_000)
+    rates: list[float] = []
+    for done in range(200, 4001, 200):
+        for name in names:
+            bench.clock.now += 0.5
+            at_s = bench.clock.now
+            bench.telemetry.fold((StepDone(at_s, 0.5, 200, 0, 1), PrefillAdvanced(name, done, 200, 0.5)))
+            rates = [bench.stream(each).prefill_tps or 0 for each in names]
+            assert sum(rates) <= 2 * 400, "in the first moments too"
+    assert sum(rates) == pytest.approx(bench.snapshot().rates.prefill_tps, rel=0.1)
+    assert rates == pytest.approx([400 / prompts] * prompts, rel=0.1)
+
+
+def test_a_prompt_that_was_read_has_the_rate_of_the_whole(bench: Bench):
+    bench.open(prompt_tokens=4000)
+    for done, seconds in ((1000, 1.0), (2000, 30.0), (3000, 1.0), (4000, 1.0)):
+        bench.prefill(done, 1000, seconds)
+    assert bench.stream().prefill_tps == pytest.approx(3000 / 32)
+    bench.token()
+    assert bench.stream().prefill_tps == pytest.approx(4000 / 33)
+
+
+def test_a_prompt_that_waited_for_one_that_goes_first_has_its_own_rate_at_once(bench: Bench):
+    bench.open("parent", prompt_tokens=4000)
+    bench.open("child", prompt_tokens=4000)
+    for done in range(400, 4001, 400):
+        bench.prefill(done, 400, 1.0, "parent")
+        assert bench.stream("child").prefill_tps is None
+    bench.token(1, "parent")
+    bench.prefill(400, 400, 1.0, "child")
+    assert bench.stream("child").prefill_tps == pytest.approx(400)
+
+
+def test_a_prompt_read_by_another_stream_has_no_rate_of_its_own(bench: Bench):
+    bench.open(prompt_tokens=2788)
+    shared = PromptShared("r", None, "2,787 of 2,788 tokens: another stream computed them")
+    bench.clock.now += 3
+    bench.telemetry.fold((PromptLookedUp("r", 512, 512, "x"), shared, PrefillAdvanced("r", 2787, 0, 0.0, 2787)))
+    bench.prefill(done=2788, chunk=1, seconds=0.02)
+    stream = bench.stream()
+    assert (stream.reuse, stream.diverged_at, stream.cached_tokens) == (shared.detail, None, 2787)
+    assert stream.prefill_tps is None
 
 
 def test_tokens_taken_over_from_another_prompt_are_cached_and_make_no_rate(bench: Bench):
@@ -222,16 +285,50 @@ def test_the_rate_recovers_when_tokens_come_back_after_a_pause(bench: Bench):
     assert bench.stream().decode_tps == pytest.approx(50, rel=0.01)
 
 
-def test_stream_history_has_one_value_per_second_of_its_life_and_at_most_60(bench: Bench):
+def test_stream_history_has_one_value_per_second_since_its_first_token_and_at_most_60(bench: Bench):
     bench.open()
+    bench.clock.now += 7
+    bench.token()
     assert bench.stream().decode_history_tps == ()
-    for tokens in (0, 3, 0, 5):
-        bench.clock.now += 0.5
+    for tokens in (3, 0, 4, 5):
+        bench.clock.now += 1
         bench.token(tokens)
-        bench.clock.now += 0.5
-    assert bench.stream().decode_history_tps == (0, 3, 0, 5)
+    assert bench.stream().decode_history_tps == (3, 2, 2, 5), "what comes after a gap is spread over it"
     bench.clock.now += 100
     assert bench.stream().decode_history_tps == (0.0,) * 60
+
+
+@pytest.mark.parametrize(("tokens", "gap_s"), [(20, 0.005), (100, 0.02), (100, 0.016), (2, 0.3), (700, 0.1)])
+def test_a_reply_has_a_history_and_a_mean_that_agree_whatever_its_length(bench: Bench, tokens: int, gap_s: float):
+    bench.open()
+    bench.clock.now += 0.37
+    bench.token()
+    gaps = [gap_s if place < tokens // 2 else gap_s / 2 for place in range(1, tokens)]
+    for gap in gaps:
+        bench.clock.now += gap
+        bench.token()
+    bench.clock.now += 0.4
+    bench.telemetry.stream_ended("r", "length")
+    stream = bench.stream()
+    assert stream.decode_history_tps
+    assert stream.decode_tps is not None
+    assert stream.decode_tps == pytest.approx(len(gaps) / sum(gaps))
+    assert stream.decode_tps <= max(stream.decode_history_tps) * 1.001 <= 2 / gap_s * 1.002
+
+
+@given(gaps=st.lists(st.floats(0.0005, 3), max_size=90), counts=st.lists(st.integers(1, 5), min_size=91, max_size=91))
+def test_no_mean_is_above_the_peak_and_no_value_above_the_shortest_gap(gaps: list[float], counts: list[int]):
+    history, now = DecodeHistory(), 100.0
+    history.add(now, counts[0])
+    for gap, count in zip(gaps, counts[1:], strict=False):
+        now += gap
+        history.add(now, count)
+    values, mean = history.close()
+    assert len(values) <= 60
+    assert (mean is None) == (not gaps)
+    if mean is not None:
+        assert mean <= max(values) * (1 + 1e-9)
+        assert max(values) <= max(count / gap for gap, count in zip(gaps, counts[1:], strict=False)) * (1 + 1e-6)
 
 
 @given(
@@ -471,6 +568,10 @@ def test_what_was_reused_is_told_with_where_the_prompt_parted(bench: Bench):
     bench.prefill(done=100, chunk=40, seconds=0.5)
     stream = bench.stream()
     assert (stream.reuse, stream.diverged_at, stream.cached_tokens) == ("60 of 100 tokens", 71, 60)
+    bench.telemetry.stream_ended("r", "stop")
+    (entry,) = bench.ring.after(0)
+    assert isinstance(entry.notice, StreamEnded)
+    assert entry.notice.reuse == "60 of 100 tokens"
     assert stream.prefill_tps == 80
 
 

@@ -12,6 +12,7 @@ from textual.screen import Screen
 
 from console.actions import bindings_for
 from console.source import Source
+from console.widgets.band_view import read_drawing
 from console.widgets.home_plan import is_too_small
 from console.widgets.keybar import KeyBar
 from console.widgets.lines import Line, Lines
@@ -74,11 +75,11 @@ class DetailScreen(Screen[None]):
             self.refresh_bindings()
 
     def _lines(self, snapshot: Snapshot) -> list[Line]:
-        width, height = self.size.width - 5, self.size.height - 4
+        width, height, plain = self.size.width - 5, self.size.height - 4, read_drawing(self.app).plain
         if self.size.width < 100:
-            return detail_lines(self._stream, snapshot, width, height)
+            return detail_lines(self._stream, width, height, plain)
         left = max(56, (width - 4) * 3 // 5)
-        facts = detail_lines(self._stream, snapshot, left, height)
+        facts = detail_lines(self._stream, left, height, plain)
         server = server_lines(snapshot, width - left - 4)
         blank: Line = ((" " * left, ""),)
         rows = max(len(facts), len(server))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -20,6 +20,7 @@ from textual.widgets import Button, Static
 from console.editing import LIMITS, Draft, Editing, short_name
 from console.format import count_noun, safe_text
 from console.limit_words import file_name, show_text, show_value
+from console.widgets.keybar import KeyBar
 from console.widgets.lines import plain_ascii
 
 
@@ -31,6 +32,8 @@ class Choice(msgspec.Struct, frozen=True):
     """The verb that is done, never only `Yes`."""
     danger: bool = False
     """True when something of someone's is lost by it."""
+    key: str = ""
+    """The letter that answers so at once; it stands before the label."""
 
 
 class Dialog(ModalScreen[ScreenResultType]):
@@ -39,10 +42,10 @@ class Dialog(ModalScreen[ScreenResultType]):
     AUTO_FOCUS = "Button"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "answer_harmless", "Cancel", show=False),
         Binding("left,shift+tab,h", "app.focus_previous", "Previous button", show=False),
-        Binding("right,tab,l", "app.focus_next", "Next button", show=False),
-        Binding("space", "press", "Press the button", show=False),
+        Binding("right,tab,l", "app.focus_next", "Choose", key_display="← →"),
+        Binding("space", "press", "Press", key_display="⏎"),
+        Binding("escape", "answer_harmless", "Leave it", key_display="esc"),
         Binding("down,j", "scroll_text(1)", "Scroll down", show=False),
         Binding("up,k", "scroll_text(-1)", "Scroll up", show=False),
     ]
@@ -79,10 +82,10 @@ class Dialog(ModalScreen[ScreenResultType]):
         super().__init__()
         self._heading = title
         self._paragraphs = tuple(paragraphs)
-        self._choices = tuple(choices)
+        self._choices = name_choices(choices)
 
     def compose(self) -> ComposeResult:
-        """The frame, its text and its buttons."""
+        """The frame, its text and its buttons; the keys that work here over those of the screen beneath."""
         danger = any(choice.danger for choice in self._choices)
         with Vertical(classes="dialog-box -danger" if danger else "dialog-box") as box:
             box.border_title = self._sign(f"{'▲ ' if danger else ''}{safe_text(self._heading)}")
@@ -90,7 +93,18 @@ class Dialog(ModalScreen[ScreenResultType]):
                 yield Static(self._sign("\n\n".join(self._paragraphs)), markup=False)
             with Horizontal(classes="dialog-buttons"):
                 for choice in self._choices:
-                    yield Button(choice.label, id=choice.id, classes="-danger" if choice.danger else "")
+                    yield Button(
+                        f"{choice.key} {choice.label}".strip(), id=choice.id, classes="-danger" if choice.danger else ""
+                    )
+        yield KeyBar()
+
+    def on_key(self, event: events.Key) -> None:
+        """A button's letter presses it, wherever the focus is."""
+        for choice in self._choices:
+            if choice.key and event.character == choice.key:
+                event.stop()
+                self.dismiss(self.answer(choice.id))
+                return
 
     def on_mount(self) -> None:
         """Draw plainly where the terminal asks for it."""
@@ -120,6 +134,22 @@ class Dialog(ModalScreen[ScreenResultType]):
     def action_scroll_text(self, lines: int) -> None:
         """Move a long text by lines."""
         self.query_one(".dialog-text", VerticalScroll).scroll_relative(y=lines, animate=False)
+
+
+def name_choices(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """The choices with a letter each: the first of one of its words that nothing else has."""
+    taken = set(_MOVING)
+    named: list[Choice] = []
+    for choice in choices:
+        letters = (word[0].lower() for word in choice.label.split() if word[0].isalpha())
+        key = next((letter for letter in letters if letter not in taken), "")
+        taken.add(key)
+        named.append(msgspec.structs.replace(choice, key=key))
+    return tuple(named)
+
+
+_MOVING = "hjkl"
+"""Letters that move between buttons and through the text."""
 
 
 class ConfirmDialog(Dialog[bool]):

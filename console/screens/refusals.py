@@ -49,6 +49,9 @@ _COLUMNS: tuple[tuple[str, int, int], ...] = (
 """Name, width, and the narrowest screen that has the column."""
 
 
+_LEAST_CLIENT = 7
+
+
 class RefusalsScreen(Screen[None]):
     """A table that grows at its top; the chosen row is told in full below."""
 
@@ -80,7 +83,7 @@ class RefusalsScreen(Screen[None]):
         self._seen = 0
         self._refusals: list[tuple[int, Refused]] = []
         """Newest first, with their sequence numbers."""
-        self._shape: tuple[str, ...] = ()
+        self._shape: tuple[tuple[str, int], ...] = ()
         self._shown: tuple[int, ...] = ()
         self._filter = ""
 
@@ -152,20 +155,19 @@ class RefusalsScreen(Screen[None]):
 
     def _fill(self, shown: list[tuple[int, Refused]], width: int) -> None:
         table = self._table
-        columns = tuple(column for column in _COLUMNS if width >= column[2])
-        names = tuple(name for name, *_ in columns)
+        columns = _fit_columns([refused for _, refused in shown], width)
         numbers = tuple(number for number, _ in shown)
-        if names == self._shape and numbers == self._shown:
+        if columns == self._shape and numbers == self._shown:
             return
         chosen, scroll_y = self._chosen_number, table.scroll_y
         added = len([number for number in numbers if number > max(self._shown, default=0)]) if self._shown else 0
-        table.clear(columns=names != self._shape)
-        if names != self._shape:
-            for name, size, _ in columns:
+        table.clear(columns=columns != self._shape)
+        if columns != self._shape:
+            for name, size in columns:
                 table.add_column(name, key=name, width=size)
-        self._shape, self._shown = names, numbers
+        self._shape, self._shown = columns, numbers
         for number, refused in shown:
-            table.add_row(*(self._cell(refused, name, size) for name, size, _ in columns), key=str(number))
+            table.add_row(*(self._cell(refused, name, size) for name, size in columns), key=str(number))
         if chosen in numbers:
             table.move_cursor(row=numbers.index(chosen), animate=False, scroll=False)
         if scroll_y > 0:
@@ -231,6 +233,16 @@ class RefusalsScreen(Screen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Copying needs a row."""
         return action != "copy_refusal" or bool(self._refusals)
+
+
+def _fit_columns(shown: list[Refused], width: int) -> tuple[tuple[str, int], ...]:
+    """Names and widths for a screen; a use that is long, as bytes are, takes from the client's name."""
+    sizes = {name: size for name, size, least in _COLUMNS if width >= least}
+    longer = max((len(use_words(refused)) for refused in shown), default=0) - sizes["use"]
+    if longer > 0:
+        sizes["use"] += longer
+        sizes["client"] = max(_LEAST_CLIENT, sizes["client"] - longer)
+    return tuple(sizes.items())
 
 
 def _value(refused: Refused, name: str) -> str:

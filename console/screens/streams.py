@@ -14,7 +14,7 @@ from textual.widgets import DataTable
 from console.actions import bindings_for
 from console.screens.detail import DetailScreen
 from console.source import Source
-from console.widgets.band_view import BandPlan, BandView, Drawing, plan_bands
+from console.widgets.band_view import BandPlan, BandView, Drawing, plan_bands, read_drawing
 from console.widgets.gauges import gauge_lines
 from console.widgets.home_plan import HomePlan, is_too_small, plan_home
 from console.widgets.keybar import KeyBar
@@ -58,6 +58,8 @@ class StreamsScreen(Screen[None]):
         self._source = source
         self._snapshot = source.snapshot()
         self._chosen: str | None = None
+        self._in_flight: frozenset[str] = frozenset()
+        """Streams in flight when this was last drawn."""
         self._wants_table = False
         self._possible: tuple[bool, ...] = ()
         """What the key bar was told about what can be done."""
@@ -100,7 +102,7 @@ class StreamsScreen(Screen[None]):
             self.set_class(plan.air, "-air")
             self.set_class(bool(plan.panel_width), "-panel")
             self.query_one(TitleLine).show(snapshot)
-            self._show("home-gauges", gauge_lines(snapshot, plan.main_width))
+            self._show("home-gauges", gauge_lines(snapshot, plan.main_width, plan.gauge_rows))
             self._show("home-plots", _plots(snapshot, plan))
             warnings = self._source.policy().warnings
             notices = notice_lines(snapshot, warnings, read_clock(self.app), plan.main_width, plan.notice_rows)
@@ -133,7 +135,7 @@ class StreamsScreen(Screen[None]):
 
     @property
     def _drawing(self) -> Drawing:
-        return Drawing(ascii=self.app.has_class("-ascii"), colours=not self.app.no_color)
+        return read_drawing(self.app)
 
     def _show_bands(self, streams: tuple[StreamView, ...], fitting: BandPlan | None, width: int) -> None:
         if fitting is not None:
@@ -161,12 +163,21 @@ class StreamsScreen(Screen[None]):
             self._show("home-panel", [blank, *server])
             return
         room = rows - len(server) - 2
-        detail = detail_lines(stream, snapshot, width, room)
+        detail = detail_lines(stream, width, room, self._drawing.plain)
         self._show("home-panel", [blank, *detail, *[blank] * max(1, room - len(detail) + 1), *server][:rows])
 
     def _keep_choice(self, streams: tuple[StreamView, ...]) -> None:
-        if not any(stream.id == self._chosen for stream in streams):
-            self._chosen = family(streams)[0][1].id if streams else None
+        """The same stream as before; one in flight when that has just ended, or when it is over and another begins.
+
+        Keys would else act on what is over, and a stream that runs could not be stopped at once.
+        """
+        before, self._in_flight = self._in_flight, frozenset(stream.id for stream in streams if not is_over(stream))
+        order = [stream.id for _, stream in family(streams)]
+        running = [id for id in order if id in self._in_flight]
+        if self._chosen not in order:
+            self._chosen = next(iter(running or order), None)
+        elif running and self._chosen not in running and (self._chosen in before or self._in_flight - before):
+            self._chosen = running[0]
 
     @property
     def chosen(self) -> StreamView | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from textual import events
+from textual.app import App
 from textual.message import Message
 
 from console.format import nice_max
@@ -32,6 +33,16 @@ class Drawing(msgspec.Struct, frozen=True):
     ascii: bool = False
     colours: bool = True
 
+    @property
+    def plain(self) -> bool:
+        """True when parts of bars have to differ in shape."""
+        return self.ascii or not self.colours
+
+
+def read_drawing(app: App[object]) -> Drawing:
+    """What the terminal of an app can show."""
+    return Drawing(ascii=app.has_class("-ascii"), colours=not app.no_color)
+
 
 def plan_bands(streams: tuple[StreamView, ...], rows: int, drawing: Drawing, least: int = 2) -> BandPlan | None:
     """The roomiest bands that fit `rows`, None when not even small ones do.
@@ -42,7 +53,7 @@ def plan_bands(streams: tuple[StreamView, ...], rows: int, drawing: Drawing, lea
     flying = sum(not is_over(stream) for stream in streams)
     count = max(least, flying)
     ended_as_bands = len(streams) <= count
-    plain, top = drawing.ascii or not drawing.colours, common_top(streams)
+    plain, top = drawing.plain, common_top(streams)
     room = (rows - ENDED_ROWS) // count
     if room >= 8:
         return BandPlan(BandStyle("big", min(MOST_BODY_ROWS, room - 5), top, plain, drawing.ascii), ended_as_bands)

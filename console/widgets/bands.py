@@ -214,7 +214,7 @@ def _at(lines: list[Line], row: int) -> Line:
 def _big_rate(stream: StreamView, style: BandStyle) -> list[Line]:
     text, role = _headline(stream)
     unit = "tok/s"
-    what = "reading" if stream.phase == "prefill" else "at the end" if is_over(stream) else ""
+    what = "reading" if stream.phase == "prefill" else "on average" if is_over(stream) else ""
     if style.ascii:
         return [(("  ", ""), (text, f"{role} bold"), (f" {unit}", "text-muted")), ((f"  {what}", "text-muted"),)]
     top, middle, bottom = big_text(text)
@@ -243,7 +243,7 @@ def _prefill_course(stream: StreamView, width: int, style: BandStyle) -> list[Li
         (f"{format_count(to_read)} to read", "text-muted"),
         (f" · {format_seconds(eta_s(stream))} left" if eta_s(stream) is not None else "", "text-strong"),
     )
-    bar = prompt_bar(stream, width, style.plain, is_tall=True)
+    bar = prompt_bar(stream, width, style.plain)
     return [split_ends(read, done, width), *[bar] * (style.body_rows - 2), rest]
 
 

@@ -10,7 +10,7 @@ from server.snapshot import StreamView
 PARTS: tuple[tuple[str, str, str, str], ...] = (
     ("cached", "█", "█", "context-cached"),
     ("prefilled", "█", "▓", "context-prefilled"),
-    ("to read", "▂", "░", "context-pending"),
+    ("to read", "░", "░", "context-pending"),
     ("generated", "█", "▒", "context-generated"),
     ("free", "·", "·", "context-free"),
 )
@@ -52,13 +52,10 @@ def context_bar(stream: StreamView, width: int, plain: bool = False) -> Line:
     return _bar(context_parts(stream), width, plain)
 
 
-def prompt_bar(stream: StreamView, width: int, plain: bool = False, is_tall: bool = False) -> Line:
-    """The prompt alone: cached, computed, still to read; `is_tall` for one that is repeated over several rows."""
+def prompt_bar(stream: StreamView, width: int, plain: bool = False) -> Line:
+    """The prompt alone: cached, computed, still to read."""
     cached, prefilled, pending, *_ = context_parts(stream)
-    bar = _bar((cached, prefilled, pending, 0, 0), width, plain)
-    if not is_tall or plain:
-        return bar
-    return tuple((text.replace("▂", "░"), colour) for text, colour in bar)
+    return _bar((cached, prefilled, pending, 0, 0), width, plain)
 
 
 def _bar(parts: tuple[int, ...], width: int, plain: bool) -> Line:
@@ -80,8 +77,11 @@ def context_legend(stream: StreamView, width: int, plain: bool = False) -> Line:
     for i, tokens in enumerate(context_parts(stream)):
         name, _, _, colour = PARTS[i]
         if tokens:
-            sign = part_sign(i, plain) if plain or name == "free" else "■"
-            part: Line = ((f"{sign} ", colour), (f"{name} ", "text-muted"), (f"{format_count(tokens)}   ", ""))
+            part: Line = (
+                (f"{part_sign(i, plain)} ", colour),
+                (f"{name} ", "text-muted"),
+                (f"{format_count(tokens)}   ", ""),
+            )
             if line_width(tuple(spans)) + line_width(part) - 3 <= width:
                 spans.extend(part)
     return tuple(spans)

@@ -9,26 +9,29 @@ from console.widgets.plot import beside
 from server.snapshot import MemoryView, Snapshot
 
 MEMORY_HIGH_RATIO = 0.80
-MEMORY_FULL_RATIO = 0.92
-"""Shares of the memory budget, or of the machine where there is none, from which the gauge says HIGH and FULL."""
+"""Share of the memory budget, or of the machine where there is none, from which the gauge says HIGH. FULL is what
+admission says: a request would be refused."""
 REFUSING_FOR_S = 60.0
 """So long after a refusal the slots gauge says REFUSING; full slots alone are nothing bad."""
 
-ACTIVE, CACHE, PEAK, FREE = "━", "╍", "╿", "─"
+HELD, YIELDING, PEAK, FREE = "━", "╍", "╿", "─"
 LABEL_WIDTH = 8
 WORD_WIDTH = 13
 AMOUNT_WIDTH = 18
+STACKED_AMOUNT_WIDTH = 28
+"""Bytes stand here too where there is no row for the parts."""
 
 
-def gauge_lines(snapshot: Snapshot, width: int) -> list[Line]:
-    """Both gauges and the counters: two columns from 100 cells, else one below the other."""
+def gauge_lines(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
+    """Both gauges and the counters in so many rows, 2 or 3: two columns from 100 cells, else one below the other."""
     if width < 100:
-        return [slots_gauge(snapshot, width, True), memory_gauge(snapshot.memory, width)]
+        return [slots_gauge(snapshot, width, True), memory_gauge(snapshot.memory, width, True)]
     left = (width - 3) // 2
     right = width - left - 3
+    parts = memory_parts(snapshot.memory, right, rows - 1)
     return beside(
         [slots_gauge(snapshot, left, False), counters(snapshot, left)],
-        [memory_gauge(snapshot.memory, right), memory_parts(snapshot.memory, right)],
+        [memory_gauge(snapshot.memory, right, False), *parts, *[()] * (rows - 1 - len(parts))],
         left,
         3,
     )
@@ -39,7 +42,7 @@ def slots_gauge(snapshot: Snapshot, width: int, is_stacked: bool) -> Line:
     admission = snapshot.admission
     symbol, word, role = slots_word(snapshot)
     amount = f"{admission.in_flight} of {admission.max_in_flight}"
-    room = max(6, width - LABEL_WIDTH - WORD_WIDTH - (AMOUNT_WIDTH if is_stacked else 9))
+    room = max(6, width - LABEL_WIDTH - WORD_WIDTH - (STACKED_AMOUNT_WIDTH if is_stacked else 9))
     return _gauge("slots", _slot_cells(snapshot, room), room, (symbol, word, role), amount, width)
 
 
@@ -69,17 +72,18 @@ def _slot_cells(snapshot: Snapshot, room: int) -> Line:
     return tuple(spans)
 
 
-def memory_gauge(memory: MemoryView, width: int) -> Line:
-    """MLX's active and cached bytes of its budget, with a mark at the peak; high is bad."""
-    sign = memory_word(memory)
-    amount = f"{format_ratio(_used_ratio(memory))} of {format_bytes(_whole_bytes(memory))}"
-    room = max(6, width - LABEL_WIDTH - WORD_WIDTH - AMOUNT_WIDTH)
+def memory_gauge(memory: MemoryView, width: int, is_stacked: bool) -> Line:
+    """What MLX holds of its budget, then what gives way by itself, with a mark at the peak; high is bad."""
+    sign, whole = memory_word(memory), format_bytes(_whole_bytes(memory))
+    ratio = format_ratio(_held_ratio(memory))
+    amount = f"{ratio}, {format_bytes(memory.held_bytes)} of {whole}" if is_stacked else f"{ratio} of {whole}"
+    room = max(6, width - LABEL_WIDTH - WORD_WIDTH - (STACKED_AMOUNT_WIDTH if is_stacked else AMOUNT_WIDTH))
     return _gauge("memory", _memory_bar(memory, room, sign[2]), room, sign, amount, width)
 
 
-def _used_ratio(memory: MemoryView) -> float | None:
+def _held_ratio(memory: MemoryView) -> float | None:
     whole = _whole_bytes(memory)
-    return (memory.active_bytes + memory.cache_bytes) / whole if whole else None
+    return memory.held_bytes / whole if whole else None
 
 
 def _whole_bytes(memory: MemoryView) -> int:
@@ -88,21 +92,21 @@ def _whole_bytes(memory: MemoryView) -> int:
 
 def memory_word(memory: MemoryView) -> tuple[str, str, str]:
     """Symbol, word and colour of the memory gauge."""
-    ratio = _used_ratio(memory)
+    ratio = _held_ratio(memory)
+    if memory.is_full:
+        return "✕", "FULL", "state-error"
     if ratio is None:
         return "○", "UNKNOWN", "text-muted"
-    if ratio >= MEMORY_FULL_RATIO:
-        return "✕", "FULL", "state-error"
     return ("▲", "HIGH", "state-warning") if ratio >= MEMORY_HIGH_RATIO else ("●", "OK", "state-ok")
 
 
 def _memory_bar(memory: MemoryView, room: int, role: str) -> Line:
     whole = max(1, _whole_bytes(memory), memory.active_bytes + memory.cache_bytes, memory.peak_bytes)
-    active = _cells(memory.active_bytes, whole, room)
-    cache = min(room - active, _cells(memory.cache_bytes, whole, room))
+    held = _cells(memory.held_bytes, whole, room)
+    yielding = min(room - held, _cells(_yielding_bytes(memory), whole, room))
     peak = min(room - 1, _cells(memory.peak_bytes, whole, room))
-    spans: list[Span] = [(ACTIVE * active, role), (CACHE * cache, "gauge-cache")]
-    used = active + cache
+    spans: list[Span] = [(HELD * held, role), (YIELDING * yielding, "gauge-cache")]
+    used = held + yielding
     if peak <= used:
         return (*spans, (FREE * (room - used), "context-free"))
     return (
@@ -113,25 +117,52 @@ def _memory_bar(memory: MemoryView, room: int, role: str) -> Line:
     )
 
 
+def _yielding_bytes(memory: MemoryView) -> int:
+    return memory.active_bytes - memory.held_bytes + memory.cache_bytes
+
+
 def _cells(part: int, whole: int, room: int) -> int:
     return max(1, round(room * part / whole)) if part > 0 else 0
 
 
-def memory_parts(memory: MemoryView, width: int) -> Line:
-    """The amounts behind the memory gauge."""
-    parts: list[Span] = [(" " * LABEL_WIDTH, "")]
-    for sign, colour, name, number in (
-        (f"{ACTIVE} ", "state-ok", "active", memory.active_bytes),
-        ("", "state-ok", "of it prefixes", memory.prefix_cache_bytes),
-        (f"{CACHE} ", "gauge-cache", "cache", memory.cache_bytes),
-        (f"{PEAK} ", "text-strong", "peak", memory.peak_bytes),
-    ):
-        part: list[Span] = [(sign, colour), (f"{name} ", "text-muted"), (f"{format_bytes(number)}  ", "")]
-        if not number and not sign:
-            continue
-        if line_width((*parts, *part)) <= width + 2:
-            parts += part
-    return fit_line(tuple(parts), width)
+def memory_parts(memory: MemoryView, width: int, rows: int) -> list[Line]:
+    """The amounts behind the memory gauge, each whole or not at all, in at most so many rows.
+
+    What matters least is left out first; what is promised to running streams matters most once nothing else is left.
+    """
+    promised = _part("", "promised", memory.promised_bytes)
+    parts = [
+        _part(HELD, "in use", memory.held_bytes),
+        *([promised] if memory.is_full else []),
+        _part(PEAK, "peak", memory.peak_bytes),
+        _part(YIELDING, "freed", memory.cache_bytes),
+        *([_part(YIELDING, "prefixes", memory.prefix_cache_bytes)] if memory.prefix_cache_bytes else []),
+        *([] if memory.is_full or not memory.promised_bytes else [promised]),
+    ]
+    for count in range(len(parts), 0, -1):
+        lines = _lay_out(parts[:count], width - LABEL_WIDTH)
+        if len(lines) <= rows:
+            return [((" " * LABEL_WIDTH, ""), *line) for line in lines]
+    return []
+
+
+_PART_ROLES = {HELD: "state-ok", YIELDING: "gauge-cache", PEAK: "text-strong"}
+
+
+def _part(sign: str, name: str, number: int) -> Line:
+    head: Line = ((f"{sign} ", _PART_ROLES[sign]),) if sign else ()
+    return (*head, (f"{name} ", "text-muted"), (format_bytes(number), ""))
+
+
+def _lay_out(parts: list[Line], width: int) -> list[Line]:
+    """Parts side by side in as few lines as they need."""
+    lines: list[Line] = []
+    for part in parts:
+        if lines and line_width((*lines[-1], *part)) + 2 <= width:
+            lines[-1] = (*lines[-1], ("  ", ""), *part)
+        else:
+            lines.append(part)
+    return lines
 
 
 def counters(snapshot: Snapshot, width: int) -> Line:

@@ -50,7 +50,7 @@ def plan_home(width: int, height: int) -> HomePlan:
     return HomePlan(
         main_width=main,
         panel_width=panel,
-        gauge_rows=2,
+        gauge_rows=3 if height >= 36 and main >= NORMAL_WIDTH else 2,
         plot_rows=plots,
         refusal_rows=refusals,
         notice_rows=1 if height < 20 else 3 if height < 36 else 5,

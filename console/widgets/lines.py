@@ -29,7 +29,7 @@ _ATTRIBUTES = frozenset({"bold", "reverse", "underline", "italic", "strike"})
 _ASCII = str.maketrans(
     {
         **dict.fromkeys("━", "="),
-        **dict.fromkeys("─┄╌╍", "-"),
+        **dict.fromkeys("─┄╌", "-"),
         **dict.fromkeys("┃│╎╿", "|"),
         **dict.fromkeys("┏┓┗┛╭╮╰╯┌┐└┘├┤┬┴┼┣┫┳┻╋┠┨┯┷┡┩╺╸╹╻┱┲", "+"),
         **dict.fromkeys("█▉▊▋■▰▇▀", "#"),
@@ -46,6 +46,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("↓▼", "v"),
         **dict.fromkeys("→▶▸»", ">"),
         **dict.fromkeys("←◀◂«", "<"),
+        "╍": ":",
         "…": "~",
         "•": "*",
         "↯": "!",
@@ -84,6 +85,16 @@ def fit_line(line: Line, width: int) -> Line:
         if left <= 0:
             return tuple(kept)
     return (*kept, (" " * left, ""))
+
+
+def join_whole(parts: Sequence[Line], width: int) -> Line:
+    """The first parts that fit in the width, each whole: a number that is cut reads as another number."""
+    joined: Line = ()
+    for part in parts:
+        if line_width((*joined, *part)) > width:
+            break
+        joined = (*joined, *part)
+    return joined
 
 
 def split_ends(left: Line, right: Line, width: int, fill: Span = (" ", "")) -> Line:

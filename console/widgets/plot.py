@@ -59,7 +59,7 @@ def plot_block(
     title: str, values: Sequence[float], now: float | None, size: PlotSize, colour: str, span: str = "5 min"
 ) -> list[Line]:
     """A headed plot: the rate now in words above, the peak of `span`, the scale at the left."""
-    peak = max(values, default=0.0)
+    peak = max((*values, now or 0.0))  # the rate of the last tokens may be above that of any whole second
     scale = nice_max(peak)
     head: Line = ((f"{title} ", "text-muted"), (format_rate(now), f"{colour} bold"), (" tok/s", "text-muted"))
     tail: Line = ((f"peak {format_rate(peak) if peak else '-'} in {span} ", "text-muted"),) if size.width >= 50 else ()

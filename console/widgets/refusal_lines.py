@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from console.format import cut, format_bytes, format_clock, format_count, pad, safe_text
-from console.widgets.lines import Line, split_ends
+from collections.abc import Sequence
+
+import msgspec
+
+from console.format import NOT_YET, format_bytes, format_clock, format_count, pad, safe_text
+from console.widgets.lines import Line, join_whole, line_width, split_ends
 from server.events import Refused
 from server.snapshot import Snapshot
 
@@ -13,7 +17,8 @@ def refusal_lines(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
     admission = snapshot.admission
     head = _head(snapshot, width)
     shown = admission.recent_refusals[:rows]
-    lines = [refusal_line(refused, width) for refused in shown]
+    columns = plan_columns(shown, width)
+    lines = [refusal_line(refused, columns, width) for refused in shown]
     if not lines:
         started = format_clock(snapshot.time_s - snapshot.uptime_s)
         lines = [((f"  Nothing refused since {started}.", "text-muted"),)]
@@ -24,37 +29,76 @@ def refusal_lines(snapshot: Snapshot, width: int, rows: int) -> list[Line]:
 def _head(snapshot: Snapshot, width: int) -> Line:
     admission = snapshot.admission
     codes = sorted(admission.refused_by_code.items(), key=lambda item: -item[1])
-    words = "   ".join(f"{safe_text(code)} {count:,}" for code, count in codes)
+    words: list[Line] = [
+        ((f"{'  ' if place else ''} {safe_text(code)} {count:,}", "text-muted"),)
+        for place, (code, count) in enumerate(codes)
+    ]
     total = admission.refused_total
     left: Line = (
         ("─ ", "band-border"),
         ("refused ", "text-muted"),
         (f"{total:,} ", "state-warning bold" if total else "bold"),
     )
-    right: Line = ((f" {cut(words, max(0, width // 2))} ─", "text-muted"),) if words and width >= 100 else ()
+    right: Line = (*join_whole(words, width // 2), (" ─", "text-muted")) if words and width >= 100 else ()
     return split_ends(left, right, width, ("─", "band-border"))
 
 
-def refusal_line(refused: Refused, width: int) -> Line:
+class Columns(msgspec.Struct, frozen=True):
+    """What of a refusal has room in a row; the same for all rows that are shown."""
+
+    client: int
+    """Cells for the client's name, which gives way to numbers; 0 leaves it out."""
+    lane: bool
+    asked: bool
+    retry: bool
+    """True when there is room for when the client may come back."""
+
+
+def plan_columns(shown: Sequence[Refused], width: int) -> Columns:
+    """The columns for these refusals."""
+    most = 12 if width < 80 else 16 if width < 100 else 24
+    lane, asked, retry = width >= 100, width >= 120, width >= 80
+    left = min((_measure_left(refused, Columns(0, lane, asked, retry), width) for refused in shown), default=most + 1)
+    if retry and left <= LEAST_CLIENT:
+        retry = False
+        left = min(_measure_left(refused, Columns(0, lane, asked, retry), width) for refused in shown)
+    return Columns(min(most, left - 1) if left > LEAST_CLIENT else 0, lane, asked, retry)
+
+
+LEAST_CLIENT = 6
+"""Cells; fewer of a name tell nothing."""
+
+
+def _measure_left(refused: Refused, columns: Columns, width: int) -> int:
+    head, tail = _ends(refused, columns)
+    return width - line_width(head) - line_width(tail)
+
+
+def refusal_line(refused: Refused, columns: Columns, width: int) -> Line:
     """One refusal in one row."""
-    client_width = 12 if width < 80 else 16 if width < 100 else 24
-    who = safe_text(refused.client)
+    head, tail = _ends(refused, columns)
+    return split_ends(head, tail, width)
+
+
+def _ends(refused: Refused, columns: Columns) -> tuple[Line, Line]:
     asked = f"prompt {format_count(refused.prompt_tokens)}"
     asked += f" + {format_count(refused.max_tokens)}" if refused.max_tokens is not None else ""
     head: Line = (
         (f"  {format_clock(refused.time_s)}  ", "text-muted"),
         (f"{pad(safe_text(refused.code), 18)} ", "state-warning bold"),
-        (f"{pad(who, client_width)} ", "accent-text"),
-        (f"{pad(refused.lane, 9)} ", "text-muted") if width >= 100 else ("", ""),
+        (f"{pad(safe_text(refused.client), columns.client)} " if columns.client else "", "accent-text"),
+        (f"{pad(refused.lane, 9)} " if columns.lane else "", "text-muted"),
         (f"{use_words(refused)}  ", ""),
-        (asked if width >= 120 else "", "text-muted"),
+        (asked if columns.asked else "", "text-muted"),
     )
-    sent = sent_words(refused) if width >= 80 else f"{refused.status}"
-    return split_ends(head, ((f"  {sent} ", "text-muted"),), width)
+    sent = sent_words(refused) if columns.retry else f"{refused.status}"
+    return head, ((f"  {sent} ", "text-muted"),)
 
 
 def use_words(refused: Refused) -> str:
-    """The limit that said no and its use: `2 of 2`, or bytes for memory."""
+    """The limit that said no and its use: `2 of 2`, bytes for memory, a dash where no limit did."""
+    if refused.limit is None or refused.used is None:
+        return NOT_YET
     if refused.code in ("memory_budget_full", "memory_too_small"):
         return f"{format_bytes(refused.used)} of {format_bytes(refused.limit)}"
     return f"{format_count(refused.used)} of {format_count(refused.limit)}"

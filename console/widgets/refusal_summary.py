@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from console.format import cut, format_clock, format_count, safe_text, wrap_words
-from console.widgets.lines import Line, Span, line_width
+from console.widgets.lines import Line, Span, join_whole, line_width
 from console.widgets.refusal_lines import sent_words, use_words
 from server.events import Refused
 from server.snapshot import Snapshot
 
 RECENT_S = 600.0
 """`In the last 10 minutes` is what an operator asks first."""
+
+
+LEAST_SESSION = 8
+"""Cells; fewer of a session's name tell nothing."""
 
 
 def refusal_summary(refusals: list[Refused], shown: int, snapshot: Snapshot, width: int) -> list[Line]:
@@ -48,31 +52,35 @@ def refusal_facts(refused: Refused, width: int, rows: int) -> list[Line]:
     """One refusal in `rows` lines under a rule: the numbers, then the sentence that the client read."""
     rule: Line = (("─" * width, "band-border"),)
     asked = format_count(refused.max_tokens) if refused.max_tokens is not None else "not said"
-    facts: Line = (
-        (f" {format_clock(refused.time_s)}  ", "text-muted"),
-        (f"{safe_text(refused.code)} ", "state-warning bold"),
-        (" use ", "text-muted"),
-        (use_words(refused), "bold"),
-        ("  prompt ", "text-muted"),
-        (format_count(refused.prompt_tokens), ""),
-        ("  max_tokens ", "text-muted"),
-        (asked, ""),
-    )
-    sent: Line = ((f"  {sent_words(refused)}", "text-muted"),)
-    if line_width((*facts, *sent)) <= width:
-        facts = (*facts, *sent)
-    who: Line = (
-        (" from ", "text-muted"),
-        (safe_text(refused.client), "accent-text"),
-        (f"  {refused.lane}  ", ""),
-        ("session ", "text-muted"),
-        (safe_text(refused.session), ""),
-        ("  request ", "text-muted"),
-        (safe_text(refused.request_id), ""),
-    )
+    facts: list[Line] = [
+        ((f" {format_clock(refused.time_s)}  ", "text-muted"), (f"{safe_text(refused.code)}  ", "state-warning bold")),
+        (("use ", "text-muted"), (f"{use_words(refused)}  ", "bold")),
+        (("prompt ", "text-muted"), (f"{format_count(refused.prompt_tokens)}  ", "")),
+        (("max_tokens ", "text-muted"), (f"{asked}  ", "")),
+        ((sent_words(refused), "text-muted"),),
+    ]
     room = max(1, rows - 2)
     told = _told(safe_text(refused.message), width - 2, room)
-    return [rule, facts, *([who] if rows > 3 else []), *(((f" {line}", "text-strong"),) for line in told)]
+    who = _who(refused, width)
+    return [
+        rule,
+        join_whole(facts, width),
+        *([who] if rows > 3 else []),
+        *(((f" {line}", "text-strong"),) for line in told),
+    ]
+
+
+def _who(refused: Refused, width: int) -> Line:
+    """Whose it was; the session's name is the first to give way, its end replaced by `…`."""
+    known: list[Line] = [
+        ((" from ", "text-muted"), (safe_text(refused.client), "accent-text"), (f"  {refused.lane}", "")),
+        (("  request ", "text-muted"), (safe_text(refused.request_id), "")),
+    ]
+    line = join_whole(known, width)
+    room = width - line_width(line) - len("  session ")
+    if room < LEAST_SESSION:
+        return line
+    return (*line, ("  session ", "text-muted"), (cut(safe_text(refused.session), room), ""))
 
 
 def _told(text: str, width: int, rows: int) -> list[str]:

@@ -15,7 +15,7 @@ from console.format import (
     safe_text,
     wrap_words,
 )
-from console.widgets.context_bar import PARTS, context_bar, context_parts, context_ratio
+from console.widgets.context_bar import PARTS, context_bar, context_parts, context_ratio, part_sign
 from console.widgets.drafting import drafting_in_short, drafting_words
 from console.widgets.lines import Line, fit_line, split_ends
 from console.widgets.phases import eta_s, is_over, is_stalling, outcome_words, phase_sign
@@ -25,17 +25,20 @@ from server.snapshot import EngineView, ModelView, Snapshot, StreamView
 NAME_WIDTH = 12
 
 
-def detail_lines(stream: StreamView, snapshot: Snapshot, width: int, rows: int) -> list[Line]:
-    """One stream in lines of `width` cells: who, context, rates, times; when they are under `rows`, a plot."""
+def detail_lines(stream: StreamView, width: int, rows: int, plain: bool = False) -> list[Line]:
+    """One stream in lines of `width` cells: who, context, rates, times; when they are under `rows`, a plot.
+
+    `plain` when colours cannot be told apart.
+    """
     blank: Line = (("", ""),)
     half = width // 2
     if rows < 26 and width >= 70:
         rates = [*_rates(stream), *(_row(name, words) for name, words in drafting_in_short(stream))]
-        numbers = beside(_context_parts(stream), rates, half, 0)
-        blocks = [beside(_who(stream), _times(stream), half, 0), [*_context(stream, width), *numbers]]
+        numbers = beside(_context_parts(stream, plain), rates, half, 0)
+        blocks = [beside(_who(stream), _times(stream), half, 0), [*_context(stream, width, plain), *numbers]]
     else:
         reused = _rows("reused", safe_text(stream.reuse), width) if stream.reuse else []
-        context = [*_context(stream, width), *_context_parts(stream), *reused]
+        context = [*_context(stream, width, plain), *_context_parts(stream, plain), *reused]
         drafting = [row for name, words in drafting_words(stream) for row in _rows(name, words, width)]
         blocks = [_who(stream), context, [*_rates(stream), *drafting], _times(stream)]
     lines = [_headline(stream, width), _rule(width)]
@@ -79,23 +82,22 @@ def _who(stream: StreamView) -> list[Line]:
     return rows
 
 
-def _context(stream: StreamView, width: int) -> list[Line]:
+def _context(stream: StreamView, width: int, plain: bool) -> list[Line]:
     used = f"{format_count(stream.context_tokens)} of {format_count(stream.context_limit_tokens)}"
     return [
         split_ends(_row("context", used, "bold"), ((format_ratio(context_ratio(stream)), "bold"),), width),
-        context_bar(stream, width),
+        context_bar(stream, width, plain),
     ]
 
 
-def _context_parts(stream: StreamView) -> list[Line]:
+def _context_parts(stream: StreamView, plain: bool) -> list[Line]:
     lines: list[Line] = []
     for i, tokens in enumerate(context_parts(stream)):
         name, _, _, colour = PARTS[i]
-        sign = "■" if name != "free" else "·"
         share = tokens / stream.context_limit_tokens if stream.context_limit_tokens else None
         lines.append(
             (
-                (f"{sign} ", colour),
+                (f"{part_sign(i, plain)} ", colour),
                 (pad(name, NAME_WIDTH - 2), "text-muted"),
                 (pad_left(format_count(tokens), 9), ""),
                 (pad_left(format_ratio(share), 8), "text-muted"),
@@ -133,7 +135,7 @@ def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
         _row("kind", f"{safe_text(model.architecture)}, {format_parameters(model.parameters)} parameters"),
         _row("weights", f"{format_bytes(model.weights_bytes)}, {_precision(model)}"),
         _row("context", f"{format_count(model.effective_context_limit_tokens)} per stream"),
-        _row("", f"{format_count(model.context_limit_tokens)} by the model itself", "text-muted"),
+        _row("", _own_context(model), "text-muted"),
         *_rows("drafting", safe_text(model.mtp), width),
         _row("device", safe_text(model.device)),
         *_steps(snapshot.engine),
@@ -149,6 +151,12 @@ def _steps(engine: EngineView) -> list[Line]:
     if engine.cost.steps:
         rows.append(_row("", f"durations foreseen to {format_ratio(engine.cost.error_ratio)}", "text-muted"))
     return rows
+
+
+def _own_context(model: ModelView) -> str:
+    """The model's own limit, and what keeps streams below it."""
+    own = f"{format_count(model.context_limit_tokens)} by the model itself"
+    return f"{own}; {model.context_limit_set_by}" if model.context_limit_set_by else own
 
 
 def _precision(model: ModelView) -> str:

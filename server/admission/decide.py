@@ -57,19 +57,27 @@ class Refuse(msgspec.Struct, frozen=True):
     """It may not, for now."""
 
     code: RefusalCode
-    limit: int
-    used: int
-    """The limit that says no and its use; bytes for memory, where what a step's own work takes is in use too."""
+    limit: int | None = None
+    used: int | None = None
+    """The limit that says no and its use; None where no limit does. Bytes for memory, where what a step's own work
+    takes is in use too."""
     needed: int = 0
     """For memory, what this request would need at least, in bytes."""
     work: int = 0
     """For memory, what is kept for a step's own work, in bytes."""
+    in_flight: int = 0
+    """For a server that ends, what it waits for."""
+
+    @property
+    def left(self) -> int:
+        """What of the limit is not in use; 0 where no limit says no."""
+        return max(0, (self.limit or 0) - (self.used or 0))
 
 
 def decide(policy: AdmissionPolicy, load: Load, asked: Asked) -> Admit | Refuse:
     """The decision. Every lane counts against the same limits."""
     if load.draining:
-        return Refuse("draining", limit=0, used=load.in_flight)
+        return Refuse("draining", in_flight=load.in_flight)
     least_tokens = asked.prompt_tokens + min(asked.output_tokens, LEAST_OUTPUT_TOKENS)
     if (shortage := find_shortage(load.memory, least_tokens)) is not None:
         return shortage

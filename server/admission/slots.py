@@ -96,6 +96,11 @@ class Admission:
         decision = self._decide(asked, policy)
         return None if isinstance(decision, Admit) else build_refusal(decision, self._wait_s(decision))
 
+    def lacks_memory(self, policy: AdmissionPolicy, output_tokens: int) -> bool:
+        """Whether a place is free and a short prompt with so much output would yet be refused, for want of memory."""
+        decision = self._decide(Asked("unknown", 1, None, output_tokens), policy)
+        return isinstance(decision, Refuse) and decision.code == "memory_budget_full"
+
     def admit(self, asked: Asked, policy: AdmissionPolicy) -> Permit:
         """Take a slot, and the memory for it. Raises Refusal."""
         decision = self._decide(asked, policy)
@@ -121,11 +126,11 @@ class Admission:
             case "memory_too_small":
                 return None
             case "draining":  # it is done when all is done; its place is then likely taken by a new one
-                ends_needed = refuse.used
+                ends_needed = refuse.in_flight
             case "memory_budget_full":
                 ends_needed = 1
             case _:
-                ends_needed = refuse.used - refuse.limit + 1
+                ends_needed = (refuse.used or 0) - (refuse.limit or 0) + 1
         return clamp_wait_s(self._slot_s(ends_needed), self._draw())
 
     def _slot_s(self, ends_needed: int) -> float:

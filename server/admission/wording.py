@@ -26,7 +26,7 @@ def build_refusal(refuse: Refuse, retry_after_s: int | None) -> Refusal:
 
 def build_loading_refusal(retry_after_s: int = 5) -> Refusal:
     """The error for a request that comes before the model is in memory."""
-    return build_refusal(Refuse("model_loading", limit=0, used=0), retry_after_s)
+    return build_refusal(Refuse("model_loading"), retry_after_s)
 
 
 def explain_shortage(memory: MemoryPlan) -> str | None:
@@ -36,10 +36,11 @@ def explain_shortage(memory: MemoryPlan) -> str | None:
 
 
 def _say_shortage(refuse: Refuse) -> str:
-    weights, left = refuse.used - refuse.work, max(0, refuse.limit - refuse.used)
+    budget_bytes, work = refuse.limit or 0, say_bytes(refuse.work)
+    weights = say_bytes((refuse.used or 0) - refuse.work)
     return (
-        f"needs at least {say_bytes(refuse.needed, math.ceil)} of memory, and the weights ({say_bytes(weights)}) and a "
-        f"step's own work ({say_bytes(refuse.work)}) leave {say_bytes(left, math.floor)} of {say_bytes(refuse.limit)} "
+        f"needs at least {say_bytes(refuse.needed, math.ceil)} of memory, and the weights ({weights}) and a step's own "
+        f"work ({work}) leave {say_bytes(refuse.left, math.floor)} of {say_bytes(budget_bytes)} "
         "(engine.memory_budget_gib). Raise that limit, or serve a smaller model."
     )
 
@@ -53,10 +54,9 @@ def _say(refuse: Refuse, retry_after_s: int | None) -> str:
                 f"likely in about {retry_after_s} s."
             )
         case "memory_budget_full":
-            free_bytes = max(0, refuse.limit - refuse.used)
             return (
                 f"Refused by homebase admission: this needs {say_bytes(refuse.needed, math.ceil)} of memory, and "
-                f"{say_bytes(free_bytes, math.floor)} of {say_bytes(refuse.limit)} are free "
+                f"{say_bytes(refuse.left, math.floor)} of {say_bytes(refuse.limit or 0)} are free "
                 f"(engine.memory_budget_gib; {say_bytes(refuse.work)} of it are kept for a step's own work). Some is "
                 f"free again when a running completion ends, likely in about {retry_after_s} s."
             )
@@ -65,7 +65,7 @@ def _say(refuse: Refuse, retry_after_s: int | None) -> str:
         case "draining":
             return (
                 f"Refused by homebase admission: the server takes nothing new, it ends when its "
-                f"{refuse.used} in flight are done."
+                f"{refuse.in_flight} in flight are done."
             )
         case "model_loading":
             return (

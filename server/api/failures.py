@@ -98,6 +98,7 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.SequenceFailed: Row(500, "engine_error"),
     # Not a fault of the server, and an agent that comes back at once would undo what the operator did.
     errors.StreamStopped: Row(400, "stream_stopped", can_retry=False),
+    errors.ServerEnding: Row(503, "stream_stopped", can_retry=False),
 }
 
 

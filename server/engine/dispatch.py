@@ -129,7 +129,8 @@ class Dispatcher:
         self._engine = engine
         self._observe = observe
         self._open: dict[str, _Mailbox] = {}
-        self._death: str | None = None
+        self._closed: HomebaseError | None = None
+        """Why nothing more is taken."""
 
     @property
     def open_ids(self) -> tuple[str, ...]:
@@ -137,12 +138,12 @@ class Dispatcher:
         return tuple(self._open)
 
     def submit(self, request: EngineRequest, on_left: Callable[[], None]) -> Generation:
-        """Start generating. Raises EngineDead, and then never calls `on_left`.
+        """Start generating. Raises EngineDead or what `close` was given, and then never calls `on_left`.
 
         `on_left` is called once, when the engine holds nothing of the request any more.
         """
-        if self._death is not None:
-            raise EngineDead(self._death)
+        if self._closed is not None:
+            raise self._closed
         assert request.id not in self._open, f"request id {request.id} is in use"
         self._engine.submit(request)
         mailbox = self._open[request.id] = _Mailbox(on_left)
@@ -161,6 +162,12 @@ class Dispatcher:
             mailbox.fail(failure)
             self.cancel(request_id)
 
+    def close(self, failure: HomebaseError) -> None:
+        """Let go of everything without waiting for the engine: readers and later submits get this error."""
+        with ExitStack() as afterwards:
+            for on_left in self._let_go(failure):
+                afterwards.callback(on_left)
+
     def receive(self, events: tuple[EngineEvent, ...]) -> None:
         """Take in what one step did. A fault in `observe` or an `on_left` is raised when everyone has been told."""
         with ExitStack() as afterwards:
@@ -173,12 +180,16 @@ class Dispatcher:
         """Give an event to its readers; what is to be called for those that have left the engine."""
         match event:
             case EngineDied():
-                self._death = event.reason
-                for mailbox in self._open.values():
-                    mailbox.fail(EngineDead(event.reason))
-                return [self._open.pop(request_id).on_left for request_id in self.open_ids]
+                return self._let_go(EngineDead(event.reason))
             case PrefillAdvanced() | TokensEmitted() | SequenceEnded() if event.request_id in self._open:
                 self._open[event.request_id].put(event)
                 return [self._open.pop(event.request_id).on_left] if isinstance(event, SequenceEnded) else []
             case _:
                 return []
+
+    def _let_go(self, failure: HomebaseError) -> list[Callable[[], None]]:
+        """Fail everyone who waits and take nothing more; what is to be called for them."""
+        self._closed = self._closed or failure
+        for mailbox in self._open.values():
+            mailbox.fail(failure)
+        return [self._open.pop(request_id).on_left for request_id in self.open_ids]

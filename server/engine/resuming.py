@@ -77,7 +77,7 @@ class Resumer:
         if not found.why:
             return []
         log.debug("reused %s", found.why, extra={"request_id": request.id})
-        told = PromptLookedUp(request.id, found.tokens, found.diverged_at, found.why)
+        told = sequence.looked_up = PromptLookedUp(request.id, found.tokens, found.diverged_at, found.why)
         if not found.tokens:
             return [told]
         return [told, PrefillAdvanced(request.id, found.tokens, 0, 0.0, cached_tokens=found.tokens)]

@@ -15,9 +15,9 @@ from server.engine.request import EngineRequest
 from server.engine.sampler import Drawn, TokenSampler
 from server.engine.scheduler import Need, Turn
 from server.engine.shaping import build_shaper
-from server.engine.sharing import Prompt
+from server.engine.sharing import Prompt, Share
 from server.errors import SequenceFailed
-from server.events import Outcome
+from server.events import Outcome, PromptLookedUp
 from server.models.cache import ModelFacts, SequenceState, ServedModel
 
 
@@ -32,11 +32,16 @@ class Sequence:
         self.drafter = Drafter()
         self.prefilled_tokens = 0
         """Prompt tokens in the state."""
+        self._computed_tokens = 0
         self.emitted_tokens = 0
         self.common_tokens: dict[str, int] = {}
         """How many of the prompt's first tokens are also those of each prompt that was waiting before."""
         self.is_new = True
         """Until it was looked up what of its prompt is cached."""
+        self.looked_up: PromptLookedUp | None = None
+        """What was found then; None while the prefix cache is off."""
+        self.share: Share | None = None
+        """Whose state it was last told to wait for."""
         self.points: tuple[int, ...] = ()
         """Where its prefill stops for the prefix cache, ascending."""
         self._emitted_ids: list[int] = []
@@ -48,6 +53,11 @@ class Sequence:
     def prompt_tokens_left(self) -> int:
         """Prompt tokens that are not in the state."""
         return len(self.request.prompt_ids) - self.prefilled_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens in the state that were not computed for this sequence."""
+        return self.prefilled_tokens - self._computed_tokens
 
     @property
     def need(self) -> Need:
@@ -166,6 +176,7 @@ class Sequence:
     def advance_prompt(self, tokens: int, step: int) -> None:
         """A prefill chunk is in the state."""
         self.prefilled_tokens += tokens
+        self._computed_tokens += tokens
         self._last_chunk_step = step
 
     def cut_at_stop(self, drawn: Items[int]) -> Items[int]:

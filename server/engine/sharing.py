@@ -89,6 +89,30 @@ def hold_back(needs: Sequence[Need], shares: Mapping[str, Share]) -> list[Need]:
     ]
 
 
+def explain_waiting(prompt: Prompt, cached_tokens: int, share: Share) -> str:
+    """What is reused while a prompt waits for another's state, in words."""
+    reused = f"{cached_tokens:,} of {prompt.prompt_tokens:,} tokens so far"
+    return f"{reused}: another stream computes the next {share.tokens - prompt.done_tokens:,}"
+
+
+def explain_shared(prompt: Prompt, cached_tokens: int, share: Share) -> str:
+    """What was reused once a prompt has gone on from another's state, in words.
+
+    That state holds `share.tokens`, or fewer when the other stream was over before.
+    """
+    reused = f"{cached_tokens:,} of {prompt.prompt_tokens:,} tokens: another stream computed them"
+    if prompt.done_tokens < share.tokens:
+        return f"{reused} before it ended"
+    parts_at = find_parting(prompt, share)
+    return reused if parts_at is None else f"{reused}, and the two part at token {parts_at:,}"
+
+
+def find_parting(prompt: Prompt, share: Share) -> int | None:
+    """Position of the first token that is not the other prompt's too; None when all are."""
+    common = prompt.common_tokens.get(share.leader_id, share.tokens)
+    return common if common < prompt.prompt_tokens else None
+
+
 def _lead(need: Need, urgent: int, ends: int) -> Need:
     """The need of one that others wait for."""
     most = ends - need.context_tokens

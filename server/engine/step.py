@@ -243,7 +243,7 @@ class StepRunner:
     def _record_chunk(self, sequence: Sequence, tokens: int, seconds: float) -> PrefillAdvanced:
         sequence.advance_prompt(tokens, self._steps)
         self._longest_chunk_tokens = max(self._longest_chunk_tokens, tokens)
-        return PrefillAdvanced(sequence.request.id, sequence.prefilled_tokens, tokens, seconds)
+        return PrefillAdvanced(sequence.request.id, sequence.prefilled_tokens, tokens, seconds, sequence.cached_tokens)
 
     def _end(self, request_id: str, outcome: Outcome, error: str | None = None) -> SequenceEnded:
         self._resumer.leave(self._sequences.pop(request_id), outcome)

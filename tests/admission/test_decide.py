@@ -21,8 +21,8 @@ PLAN = MemoryPlan(budget_bytes=1000 * 2**20, model_bytes=150 * 2**20, stream=Str
         (2, Load(1), Admit()),
         (2, Load(2), Refuse("in_flight_full", 2, 2)),
         (1, Load(2), Refuse("in_flight_full", 1, 2)),
-        (2, Load(0, draining=True), Refuse("draining", 0, 0)),
-        (2, Load(5, draining=True), Refuse("draining", 0, 5)),
+        (2, Load(0, draining=True), Refuse("draining")),
+        (2, Load(5, draining=True), Refuse("draining", in_flight=5)),
     ],
 )
 def test_the_limit_and_draining_decide(max_in_flight: int, load: Load, decision: Admit | Refuse) -> None:
@@ -50,7 +50,7 @@ def test_one_that_does_not_fit_is_refused_with_the_numbers() -> None:
     decision = decide(AdmissionPolicy(), Load(1, memory=PLAN, promised_bytes=promised), ask(1000, 5000, 5000))
     assert isinstance(decision, Refuse)
     assert decision.code == "memory_budget_full"
-    assert decision.limit - decision.used == PLAN.room_bytes - promised < decision.needed
+    assert decision.left == PLAN.room_bytes - promised < decision.needed
     assert (decision.limit, decision.work) == (PLAN.budget_bytes, PLAN.work_bytes)
     assert decision.needed == PLAN.stream.at(1000 + LEAST_OUTPUT_TOKENS)
     admitted = decide(AdmissionPolicy(), Load(1, memory=PLAN, promised_bytes=promised - 1), ask(1000, 5000, 5000))
@@ -75,7 +75,7 @@ def test_where_no_stream_fits_waiting_is_no_way_out_whatever_runs(load: tuple[in
     decision = decide(AdmissionPolicy(max_in_flight=2), Load(load[0], False, plan, load[1]), ask(0, 0))
     assert isinstance(decision, Refuse)
     assert (decision.code, decision.limit) == ("memory_too_small", plan.budget_bytes)
-    assert decision.limit - decision.used == plan.room_bytes < decision.needed
+    assert decision.left == plan.room_bytes < decision.needed
 
 
 @given(st.integers(1, 2**31), st.integers(0, 2**30), st.integers(0, 2**26), st.integers(0, 2**16))

@@ -68,6 +68,14 @@ def test_a_slot_is_free_when_as_many_streams_have_ended_as_must() -> None:
     assert estimate_slot_s(streams, 0) == 0.0
 
 
+def test_a_prompt_that_waits_for_its_first_chunk_is_read_after_the_others() -> None:
+    reading = stream(phase="prefill", prompt_tokens=3000, prefill_done_tokens=1000, decode_tps=None)
+    waiting = stream(phase="waiting", prompt_tokens=500, prefill_done_tokens=0, prefill_tps=None, decode_tps=None)
+    assert estimate_slot_s([reading, waiting], 1) == pytest.approx(2000 / 50)
+    assert estimate_slot_s([reading, waiting], 2) == pytest.approx(2500 / 50)
+    assert estimate_slot_s([waiting], 1) == UNKNOWN_S
+
+
 @pytest.mark.parametrize(
     ("seconds", "earliest", "latest"), [(0.0, 1, 3), (4.2, 5, 7), (40.0, 40, 50), (60.0, 45, 60), (1e9, 45, 60)]
 )

@@ -130,3 +130,16 @@ def test_where_no_stream_fits_nobody_is_told_to_come_back() -> None:
     with pytest.raises(Refusal) as caught:
         admission.admit(ASKED, TWO)
     assert (caught.value.code, caught.value.retry_after_s) == ("memory_too_small", None)
+
+
+def test_memory_is_lacking_only_where_a_place_is_free_and_a_request_would_be_refused_for_it() -> None:
+    plan = MemoryPlan(budget_bytes=10**9, model_bytes=0, stream=StreamCost(0, 10**5))
+    admission = Admission(read_memory=lambda: plan)
+    assert not admission.lacks_memory(TWO, 4096)
+    first = admission.admit(Asked("unknown", 3000, 1000, 1000), TWO)
+    assert admission.lacks_memory(TWO, 10_000)
+    assert not admission.lacks_memory(TWO, 1000), "no request has room for more output in such a context"
+    admission.admit(Asked("unknown", 100, 1000, 1000), TWO)
+    assert not admission.lacks_memory(TWO, 10_000), "every request is refused for want of a place"
+    first.release()
+    assert not Admission().lacks_memory(TWO, 10_000), "nothing is known of memory"

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.timeline import LEVELS, Timeline, describe_notice
+from console.timeline import LEVELS, Timeline, build_entry
 from server.events import (
     AnyNotice,
+    EventRing,
     LogLine,
     ModelStateChanged,
     NumberedNotice,
@@ -19,6 +20,7 @@ from server.events import (
     PolicyProblem,
     StreamEnded,
 )
+from server.log import log_to_stderr
 
 
 def number(notices: Iterable[AnyNotice], after: int = 0) -> list[NumberedNotice]:
@@ -47,7 +49,7 @@ def ended(**fields: Any) -> StreamEnded:
 
 
 def check_words(notice: AnyNotice, level: str, source: str, text: str) -> None:
-    entry = describe_notice(NumberedNotice(1, notice))
+    entry = build_entry(NumberedNotice(1, notice))
     assert (entry.level, entry.source, entry.text) == (level, source, text)
 
 
@@ -68,7 +70,7 @@ def test_a_refusal_tells_who_why_and_what_was_sent(samples: Any) -> None:
 
 
 def test_an_ended_stream_tells_its_outcome_and_numbers() -> None:
-    check_words(ended(), "info", "stream", "r-9 opencode: stop after 12 s, prompt 1,830, out 245 tokens, TTFT 0.42 s")
+    check_words(ended(), "info", "stream", "r-9 opencode: stop after 12.2 s, prompt 1,830, out 245 tokens, TTFT 0.42 s")
     check_words(
         ended(
             outcome="cancelled",
@@ -78,16 +80,42 @@ def test_an_ended_stream_tells_its_outcome_and_numbers() -> None:
         ),
         "info",
         "stream",
-        "r-9 opencode: cancelled (client closed the connection in prefill at 40 %) after 12 s, prompt 1,830, "
+        "r-9 opencode: cancelled (client closed the connection in prefill at 40 %) after 12.2 s, prompt 1,830, "
         "out 1 token",
     )
-    assert describe_notice(NumberedNotice(1, ended(outcome="failed"))).level == "error"
+    assert build_entry(NumberedNotice(1, ended(outcome="failed"))).level == "error"
+
+
+def test_an_ended_stream_tells_what_was_reused_and_where_its_prompt_parted() -> None:
+    reuse = "1,200 of 1,830 tokens: it parts from what is cached at token 1,210"
+    entry = build_entry(NumberedNotice(1, ended(reuse=reuse)))
+    assert entry.text.endswith(f"TTFT 0.42 s; reused {reuse}")
+
+
+def test_a_headless_server_writes_the_same_words(samples: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    notices = (
+        samples.refused(),
+        ended(reuse="nothing: nothing cached begins like this prompt"),
+        PolicyChanged(1.0, "file", (("policy.max_in_flight", "2", "1"),)),
+        PolicyProblem(1.0, "homebase.toml:3: no."),
+    )
+    ring = EventRing()
+    setup = log_to_stderr(ring)
+    for notice in notices:
+        ring.publish(notice)
+    setup.close()
+    written = capsys.readouterr().err.splitlines()
+    for line, entry in zip(written, map(build_entry, number(notices)), strict=True):
+        assert line.split()[2:4] == [entry.level.upper(), entry.source]
+        request_id = getattr(notices[entry.sequence - 1], "request_id", None)
+        tag = "" if request_id is None else f"[{request_id}] "
+        assert line.endswith(f" {tag}{entry.text.removeprefix(f'{request_id} ')}")
 
 
 def test_policy_and_model_are_told() -> None:
     changes = (("policy.max_in_flight", "2", "1"),)
     check_words(
-        PolicyChanged(1.0, "console", changes), "info", "policy", "saved in a console: policy.max_in_flight 2 → 1"
+        PolicyChanged(1.0, "console", changes), "info", "policy", "saved in a console: policy.max_in_flight 2 -> 1"
     )
     check_words(PolicyProblem(1.0, ""), "info", "policy", "the file is valid again")
     check_words(
@@ -101,7 +129,7 @@ def test_policy_and_model_are_told() -> None:
 
 
 def test_control_characters_are_escaped() -> None:
-    entry = describe_notice(NumberedNotice(1, line("a\x1b[2Jb\r\nc\u202ed")))
+    entry = build_entry(NumberedNotice(1, line("a\x1b[2Jb\r\nc\u202ed")))
     assert entry.text == "a\\x1b[2Jb\\r\\nc\\u202ed"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.engine.dispatch import Dispatcher, Generation
 from server.engine.request import EngineRequest, Sampling
-from server.errors import EngineDead, SequenceFailed
+from server.errors import EngineDead, SequenceFailed, ServerEnding
 from server.events import (
     EngineDied,
     EngineEvent,
@@ -166,6 +166,21 @@ async def test_engine_death_reaches_all_open_and_all_later(desk: Desk) -> None:
     assert sorted(desk.left) == ["a", "b", "done"]
     assert desk.inbox.submitted == ["a", "b", "done"]
     assert desk.dispatcher.open_ids == ()
+
+
+async def test_closing_tells_everyone_why_and_frees_every_slot_without_the_engine(desk: Desk) -> None:
+    a = desk.open("a")
+    desk.receive(emitted(1))
+    desk.dispatcher.close(ServerEnding())
+    assert await anext(a) == emitted(1)
+    with pytest.raises(ServerEnding, match="shutting down"):
+        await anext(a)
+    with pytest.raises(ServerEnding):
+        desk.open("later")
+    desk.receive(ended(), EngineDied("It broke on the way out."))
+    with pytest.raises(ServerEnding):
+        desk.open("later")
+    assert (desk.left, desk.inbox.submitted, desk.dispatcher.open_ids) == (["a"], ["a"], ())
 
 
 async def test_a_submit_that_the_engine_refuses_leaves_nothing(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.engine.request import EngineRequest, Sampling
 from server.engine.sharing import LEAST_SHARED_TOKENS
-from server.events import PrefillAdvanced
+from server.events import PrefillAdvanced, PromptShared
 from server.policy import EnginePolicy
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ def chunks(table: Table, request_id: str) -> list[PrefillAdvanced]:
 
 def computed(table: Table, request_id: str) -> int:
     return sum(event.chunk_tokens for event in chunks(table, request_id))
+
+
+def told(table: Table, request_id: str) -> list[tuple[int | None, str]]:
+    shared = [e for e in table.events if isinstance(e, PromptShared) and e.request_id == request_id]
+    return [(event.diverged_at, event.detail) for event in shared]
 
 
 def alone(table: TableMaker, *requests: EngineRequest) -> dict[str, list[int]]:
@@ -58,6 +63,12 @@ def test_of_equal_prompts_the_second_runs_its_last_token(table: TableMaker, ask:
     both = table(mtp)
     assert both.run(a, b) == alone(table, a, b)
     assert (computed(both, "a"), computed(both, "b")) == (200, 1)
+    assert {event.cached_tokens for event in chunks(both, "b")} == {199}
+    assert told(both, "a") == []
+    assert told(both, "b") == [
+        (None, "0 of 200 tokens so far: another stream computes the next 199"),
+        (None, "199 of 200 tokens: another stream computed them"),
+    ]
 
 
 @pytest.mark.parametrize("mtp", ["off", 2])
@@ -110,6 +121,9 @@ def test_a_cancelled_leader_hands_on_what_it_has_read(
     assert {name: handing.tokens(name) for name in "bc"} == alone(table, *requests[1:])
     assert computed(handing, "b") == 170 - min(150, 16 * steps)
     assert computed(handing, "c") == 20
+    read = min(150, 16 * steps)
+    words = "computed them before it ended" if read < 150 else "computed them, and the two part at token 150"
+    assert (150, f"{read} of 170 tokens: another stream {words}") in told(handing, "b") or not read
 
 
 def test_cancelling_all_hands_nothing_on(table: TableMaker, ask: RequestMaker) -> None:
@@ -137,6 +151,8 @@ def test_a_leader_that_fails_keeps_nobody_waiting(table: TableMaker, ask: Reques
     assert failing.end("a").outcome == "failed"
     assert failing.tokens("b") == alone(table, b)["b"]
     assert computed(failing, "b") == (20 if after > 150 else 170)
+    assert told(failing, "b")[-1][1].startswith("150 of 170" if after > 150 else "")
+    assert bool(told(failing, "b")[-1][1]) == (after > 150), "nobody computes them any more"
 
 
 def test_a_state_that_cannot_be_forked_is_done_without(

@@ -15,6 +15,7 @@ from server.engine.scheduler import (
     sum_load,
 )
 from server.events import StepCost
+from server.policy import find_limit
 
 needs = st.lists(
     st.builds(
@@ -168,3 +169,12 @@ def test_the_load_of_a_step_counts_drafts() -> None:
     load = sum_load([Need("a", 0, 0, context_tokens=10, draft_tokens=3), Need("b", 0, 0, context_tokens=5)])
     assert (load.sequences, load.rows, load.wide_sequences, load.context_tokens) == (2, 5, 1, 15)
     assert load.draft_calls == 3
+
+
+def test_no_limit_takes_a_step_that_is_planned_for_a_stall() -> None:
+    stall, longest_gap = find_limit("engine.stall_s"), find_limit("engine.decode_stall_ms")
+    assert stall.minimum is not None
+    assert longest_gap.maximum is not None
+    assert longest_gap.maximum / 1000 <= LONGEST_CHUNK_S
+    assert stall.minimum >= 10 * LONGEST_CHUNK_S
+    assert FIRST_CHUNK_TOKENS / stall.minimum < 13, "tok/s of the slowest machine on which the first chunk is no stall"

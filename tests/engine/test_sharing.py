@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from server.engine.scheduler import ChunkLimits, Need, plan_step
-from server.engine.sharing import LEAST_SHARED_TOKENS, Prompt, Share, count_common, find_share, hold_back
+from server.engine.sharing import (
+    LEAST_SHARED_TOKENS,
+    Prompt,
+    Share,
+    count_common,
+    explain_shared,
+    explain_waiting,
+    find_share,
+    hold_back,
+)
 
 
 @given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 3000))
@@ -75,3 +84,20 @@ def test_a_parent_that_waits_for_a_child_lifts_it_above_others() -> None:
 def test_nobody_who_waits_changes_nothing() -> None:
     needs = [Need("a", 900, 5), Need("d", 0, 3)]
     assert hold_back(needs, {}) == needs
+
+
+def test_what_another_stream_computes_is_told_with_the_numbers() -> None:
+    waiting = prompt("b", 512, tokens=2788, a=2788)
+    share = Share("a", 2787)
+    assert explain_waiting(waiting, 512, share) == (
+        "512 of 2,788 tokens so far: another stream computes the next 2,275"
+    )
+    done = replace(waiting, done_tokens=2787)
+    assert explain_shared(done, 2787, share) == "2,787 of 2,788 tokens: another stream computed them"
+    parted = prompt("b", 1300, tokens=2788, a=1300)
+    assert explain_shared(parted, 1300, Share("a", 1300)) == (
+        "1,300 of 2,788 tokens: another stream computed them, and the two part at token 1,300"
+    )
+    assert explain_shared(replace(done, done_tokens=1024), 1024, share) == (
+        "1,024 of 2,788 tokens: another stream computed them before it ended"
+    )

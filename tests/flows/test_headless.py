@@ -38,6 +38,7 @@ def test_a_signal_ends_it_in_time_with_open_streams_told(headless: Callable[...,
         assert stream.fault is None
         assert stream.error is not None
         assert "shutting down" in stream.error["message"]
+        assert stream.error["code"] == "stream_stopped"
     assert server.is_port_free()
     assert "Traceback" not in server.said
     assert "Exception" not in server.said

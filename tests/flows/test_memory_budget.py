@@ -36,7 +36,10 @@ def test_what_never_fits_is_told_as_too_long_and_nothing_is_held(served: Headles
     assert 5_000 < limit < model["context_limit_tokens"]
     status, answer = ask(served, limit, 10)
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-    assert f"{limit:,}" in answer["error"]["message"]
+    assert f"maximum context length is {limit:,} tokens" in answer["error"]["message"]
+    own = f"(engine.memory_budget_gib) sets this limit; the model itself has {model['context_limit_tokens']:,}."
+    assert own in answer["error"]["message"]
+    assert own in ask(served, 20 * limit, 10)[1]["error"]["message"], "where the prompt is not read to its end too"
     snapshot = served.snapshot()
     assert (snapshot["admission"]["in_flight"], snapshot["memory"]["promised_bytes"]) == (0, 0)
 

@@ -117,6 +117,19 @@ async def test_a_prompt_that_is_sent_again_after_a_cancel_in_prefill_goes_on(ser
     assert read_cached(again) > 200
 
 
+async def test_of_two_equal_prompts_at_once_one_number_is_told_everywhere(serve: ChatMaker) -> None:
+    chat = await serve()
+    asked = talk(" ".join(f"Is {number} right?" for number in range(150)))
+    (_, first), (_, second) = await asyncio.gather(chat.ask(asked, 4), chat.ask(asked, 4))
+    streams = chat.core.build_snapshot().streams
+    prompt = first["prompt_tokens"]
+    assert sorted(stream.cached_tokens for stream in streams) == sorted(map(read_cached, (first, second)))
+    shared = max(streams, key=lambda stream: stream.cached_tokens)
+    assert shared.cached_tokens == prompt - 1
+    assert (shared.diverged_at, shared.prefill_tps) == (None, None)
+    assert shared.reuse == f"{prompt - 1:,} of {prompt:,} tokens: another stream computed them"
+
+
 async def test_a_child_shares_its_parents_system_prompt(serve: ChatMaker) -> None:
     chat = await serve()
     _, parent = await chat.ask(talk("What goes first?"))

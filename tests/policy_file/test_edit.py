@@ -154,7 +154,7 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "server.allowed_origins": st.lists(st.sampled_from(["http://a", "http://b", "x://c", "y://d"]), max_size=5).map(
         tuple
     ),
-    "engine.stall_s": st.sampled_from([1.0, 2.5, 3600.0]),
+    "engine.stall_s": st.sampled_from([20.0, 62.5, 3600.0]),
     "policy.max_in_flight": st.integers(1, 64),
     "policy.refusal_status": st.sampled_from(["auto", 429]),
     "policy.subagents.max_depth": st.integers(0, 16),

@@ -15,7 +15,7 @@ from server.admission.decide import Asked as Wanted
 from server.admission.sessions import BodyFacts, Identity, identify
 from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
-from server.api.generation.plan import check_model, plan_max_tokens
+from server.api.generation.plan import check_model, exceed_context, plan_max_tokens
 from server.api.generation.prompt import build_guide, build_reader, build_sampling, encode_prompt
 from server.api.generation.reply import Reply
 from server.api.generation.stream_life import StreamLife
@@ -106,7 +106,7 @@ class Door:
             error.param = asked.prompt_name
             raise
         except Refusal as refusal:
-            self._count(refusal, knock, len(prompt.token_ids) if prompt else 0)
+            self._count(refusal, knock, len(prompt.token_ids) if prompt else None)
             raise
 
     async def encode(self, asked: Asked) -> tuple[int, ...]:
@@ -147,6 +147,8 @@ class Door:
         try:
             async with asyncio.timeout(ENCODE_S):
                 return await self._pool.run(lambda: encode_prompt(asked, codec, limit_tokens))
+        except ContextLengthExceeded as exceeded:
+            raise exceed_context(exceeded.prompt_tokens, knock.model, at_least=exceeded.is_at_least) from None
         except TimeoutError:
             told = (
                 f"No prompt could be made of these messages within {ENCODE_S:g} s; the model's chat template may loop."
@@ -207,7 +209,7 @@ class Door:
         life.follow(task)
         return life
 
-    def _count(self, refusal: Refusal, knock: Knock, prompt_tokens: int) -> None:
+    def _count(self, refusal: Refusal, knock: Knock, prompt_tokens: int | None) -> None:
         status = refusal_status_of(refusal, self._services.read_policy().policy.refusal_status)
         self._services.telemetry.refused(
             Refused(

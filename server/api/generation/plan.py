@@ -22,6 +22,19 @@ def check_model(asked: str | None, model: ModelView) -> None:
     raise UnknownModel(asked if len(asked) <= MODEL_CHARS else f"{asked[:MODEL_CHARS]}…", (model.id,))
 
 
+def exceed_context(prompt_tokens: int, model: ModelView, *, at_least: bool = False) -> ContextLengthExceeded:
+    """The error for a prompt that is too long, with what sets the limit when that is not the model itself."""
+    because = {
+        "engine.memory_budget_gib": "The memory budget (engine.memory_budget_gib) sets this limit",
+        "policy.max_context_tokens": "The operator (policy.max_context_tokens) sets this limit",
+    }.get(model.context_limit_set_by, "")
+    if because:
+        because = f"{because}; the model itself has {model.context_limit_tokens:,}."
+    return ContextLengthExceeded(
+        prompt_tokens, model.effective_context_limit_tokens, at_least=at_least, because=because
+    )
+
+
 def plan_max_tokens(prompt_tokens: int, asked: int | None, asked_name: str, model: ModelView) -> int:
     """How many tokens may be generated: what was asked for, or less where the context limit ends it.
 
@@ -31,7 +44,7 @@ def plan_max_tokens(prompt_tokens: int, asked: int | None, asked_name: str, mode
     """
     limit = model.effective_context_limit_tokens
     if prompt_tokens >= limit:
-        raise ContextLengthExceeded(prompt_tokens, limit)
+        raise exceed_context(prompt_tokens, model)
     if asked is not None and asked > max(model.context_limit_tokens, limit):
         shown = f"{asked:,}" if asked < 2**63 else "a huge number"
         raise InvalidRequest(

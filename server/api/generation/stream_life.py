@@ -7,7 +7,7 @@ import logging
 
 from server.api.generation.reply import Reply
 from server.api.services import StreamObserver, TokenStream
-from server.errors import HomebaseError, StreamStopped
+from server.errors import HomebaseError, ServerEnding, StreamStopped
 from server.events import Outcome
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,9 @@ class StreamLife:
 
     def fail(self, error: HomebaseError) -> None:
         """The answer stays unfinished, and not because of the client."""
-        if isinstance(error, StreamStopped):
+        if isinstance(error, ServerEnding):
+            self._end("cancelled", f"ended with the server {self.reply.place}")
+        elif isinstance(error, StreamStopped):
             self._end("cancelled", f"stopped at the server {self.reply.place}")
         else:
             self._end("failed", error.message)

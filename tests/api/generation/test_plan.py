@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.api.generation.plan import check_model, plan_max_tokens
+from server.api.generation.plan import check_model, exceed_context, plan_max_tokens
 from server.errors import ContextLengthExceeded, InvalidRequest, UnknownModel
 from server.snapshot import ModelView
 
@@ -48,6 +48,19 @@ def test_a_prompt_without_room_for_one_token_is_refused_with_both_numbers(model:
         plan_max_tokens(prompt_tokens, 1, "max_tokens", model)
     assert f"{prompt_tokens:,}" in caught.value.message
     assert "1,000" in caught.value.message
+
+
+@pytest.mark.parametrize("key", ["engine.memory_budget_gib", "policy.max_context_tokens"])
+@pytest.mark.parametrize("at_least", [False, True])
+def test_a_limit_that_is_not_the_models_own_is_named_beside_what_the_model_has(
+    model: ModelView, key: str, at_least: bool
+) -> None:
+    lowered = msgspec.structs.replace(model, context_limit_set_by=key)
+    told = exceed_context(2000, lowered, at_least=at_least).message
+    assert "This model's maximum context length is 1,000 tokens, but the prompt has" in told
+    assert ("at least 2,000" in told) is at_least
+    assert f"({key}) sets this limit; the model itself has 4,096." in told
+    assert "itself" not in exceed_context(2000, model).message
 
 
 @pytest.mark.parametrize("asked", [4097, 10**9, 10**30])

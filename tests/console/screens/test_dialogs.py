@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 
 from console.app import HomebaseApp
 from console.editing import Editing
-from console.screens.dialogs import ConfirmDialog, ConflictDialog, QuitDialog
+from console.screens.dialogs import Choice, ConfirmDialog, ConflictDialog, QuitDialog, name_choices
 from server.policy import validate_policy
 
 
@@ -45,16 +45,38 @@ def conflict(source: Any) -> ConflictDialog:
 
 async def test_confirm_answers(check_answers: Any) -> None:
     rows = (("enter", False), ("escape", False), ("right enter", True), ("tab space", True), ("l h enter", False))
+    rows += (("s", True), ("c", False), ("right c", False), ("x z 1 c", False))
     await check_answers(confirm, *rows)
 
 
 async def test_quit_answers(check_answers: Any) -> None:
     await check_answers(lambda: QuitDialog(2, 1), ("enter", "cancel"), ("escape", "cancel"), ("right enter", "cut"))
+    await check_answers(lambda: QuitDialog(2, 1), ("s", "cancel"), ("c", "cut"))
+    await check_answers(lambda: QuitDialog(0, 1), ("s", "cancel"), ("q", "cut"))
 
 
 async def test_conflict_answers(check_answers: Any, source: Any) -> None:
     rows = (("enter", "cancel"), ("escape", "cancel"), ("right enter", "file"), ("right right enter", "mine"))
+    rows += (("c", "cancel"), ("t", "file"), ("m", "mine"))
     await check_answers(lambda: conflict(source), *rows)
+
+
+def test_every_choice_has_a_letter_of_its_own_that_moves_nothing() -> None:
+    named = name_choices(
+        [Choice("a", "Keep editing"), Choice("b", "Edit"), Choice("c", "Delete it"), Choice("d", "Do")]
+    )
+    assert [choice.key for choice in named] == ["e", "", "d", ""]
+
+
+async def test_the_letters_stand_on_the_buttons(
+    make_app: Callable[..., HomebaseApp], source: Any, read_screen: Callable[[Any], str]
+) -> None:
+    app = make_app(source)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(confirm())
+        await pilot.pause()
+        assert " c Cancel " in read_screen(app)
+        assert " s Stop it " in read_screen(app)
 
 
 async def test_a_dialog_says_the_consequence_and_takes_the_mouse(

@@ -10,12 +10,14 @@ from textual.containers import VerticalScroll
 
 from console.app import HomebaseApp
 from console.screens.help import HelpScreen, help_lines
-from console.widgets.lines import line_width
+from console.widgets.context_bar import context_bar
+from console.widgets.lines import Lines, line_width, plain_ascii
 
 ROWS = [("Enter  e", "Type a value for this limit."), ("s  ^s  F2", "Write the file and put it in force.")]
 LEGEND = [
     ("▲ HIGH", "state-warning", "memory: 80 % of the machine's is in use, and the word says so beside the colour")
 ]
+PART_NAMES = ("cached", "prefilled", "to read", "generated", "free")
 
 
 @pytest.mark.parametrize("width", [40, 60, 78, 120])
@@ -46,6 +48,31 @@ async def test_help_shows_the_keys_of_the_screen_underneath(
         assert words in read_screen(app)
         await pilot.press("escape")
         assert app.screen is under
+
+
+@pytest.mark.parametrize("ascii", [False, True], ids=["blocks", "ascii"])
+@pytest.mark.parametrize("no_color", [False, True], ids=["colours", "no-colours"])
+async def test_the_legend_has_the_very_signs_that_bars_are_drawn_with(
+    make_app: Callable[..., HomebaseApp],
+    source: Any,
+    samples: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    ascii: bool,
+    no_color: bool,
+) -> None:
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    app = make_app(source, ascii=ascii)
+    assert app.no_color == no_color
+    async with app.run_test(size=(120, 60)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        await pilot.pause()
+        page = ["".join(text for text, _ in line) for line in app.screen.query_one(Lines).lines]
+    signs = [line.split()[0] for line in page if any(f" {name}: " in line for name in PART_NAMES)]
+    bar = context_bar(samples.stream(prompt_tokens=60_000), 60, plain=ascii or no_color)
+    assert signs == [text[0] for text, _ in bar]
+    assert len(set(plain_ascii("".join(signs)) if ascii else signs)) == (5 if ascii or no_color else 3)
 
 
 async def test_help_scrolls_and_closes_by_several_keys(make_app: Callable[..., HomebaseApp], source: Any) -> None:

@@ -156,6 +156,24 @@ async def test_the_table_keeps_to_the_width_and_the_chosen_refusal_to_its_rows(
         assert "about 12 s." in text or size[1] < 20
 
 
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40)])
+async def test_bytes_stand_whole_in_the_table_and_the_name_gives_way(
+    make_app: MakeApp, source: FakeSource, samples: Samples, size: tuple[int, int]
+) -> None:
+    client = "a-client-with-a-very-long-name/1.2"
+    full = samples.refused(code="memory_budget_full", limit=64 * 2**30, used=61 * 2**30, client=client)
+    source.publish(full, samples.refused(client=client))
+    app = make_app(source)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("2")
+        await pilot.pause()
+        table = table_of(app)
+        assert not table.show_horizontal_scrollbar
+        cells = [str(cell) for cell in table.get_row_at(1)]
+        assert "61.0 GiB of 64.0 GiB" in cells
+        assert any(cell.startswith("a-cli") and cell.endswith("…") for cell in cells)
+
+
 async def test_a_flood_keeps_the_newest(make_app: MakeApp, source: FakeSource, samples: Samples) -> None:
     app = make_app(source)
     async with app.run_test(size=(80, 24)) as pilot:

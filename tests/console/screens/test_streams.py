@@ -11,10 +11,11 @@ from rich.cells import cell_len, set_cell_size
 
 from console.app import HomebaseApp
 from console.screens.detail import DetailScreen
+from console.screens.dialogs import ConfirmDialog
 from console.screens.streams import StreamsScreen
 from console.widgets.home_plan import plan_home
 from console.widgets.stream_table import StreamTable, choose_columns
-from server.snapshot import Snapshot
+from server.snapshot import Snapshot, StreamView
 
 if TYPE_CHECKING:
     from tests.console.conftest import FakeSource, Samples
@@ -395,3 +396,34 @@ async def test_a_model_that_failed_says_why_and_what_next(
         assert "The model could not be loaded." in text
         assert "model.embed_tokens.weight is missing" in text
         assert "[model] path" in text
+
+
+async def test_keys_act_on_a_stream_in_flight_once_the_chosen_one_is_over(
+    make_app: MakeApp, source: FakeSource, samples: Samples
+) -> None:
+    first, second = samples.stream(), samples.prefill_child()
+    over = samples.stream(phase="finished", outcome="stop", finished_ago_s=1.0)
+    source.shown = samples.snapshot(first)
+    app = make_app(source)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        screen = app.screen
+        assert isinstance(screen, StreamsScreen)
+
+        async def show(*streams: StreamView) -> str | None:
+            source.shown = samples.snapshot(*streams)
+            app.tick()
+            await pilot.pause()
+            return screen.chosen.id if screen.chosen else None
+
+        assert await show(over) == first.id
+        assert await show(second, over) == second.id, "one begins"
+        await pilot.press("up")
+        assert await show(second, over) == over.id, "whoever chooses one that is over keeps it"
+        await pilot.press("down")
+        assert await show(second, first) == second.id
+        await pilot.press("up")
+        assert await show(second, over) == second.id, "the chosen one ends"
+        await pilot.press("x")
+        await pilot.pause()
+        assert isinstance(app.screen, ConfirmDialog)

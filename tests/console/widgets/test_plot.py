@@ -58,3 +58,9 @@ def test_scales_are_short() -> None:
 def test_big_numerals_are_three_rows_of_one_width() -> None:
     for text in ("58.4", "1,377", "0", "-"):
         assert len({len(row) for row in big_text(text)}) == 1
+
+
+def test_the_peak_is_not_below_the_rate_now() -> None:
+    head = text_of(plot_block("decode", [40.0, 44.0], 61.0, PlotSize(60, 4), "state-decode", "60 s")[0])
+    assert "61" in head.partition("peak")[0]
+    assert "peak 61" in head
