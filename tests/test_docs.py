@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -68,6 +69,16 @@ def test_links_and_named_files_exist(document: Path) -> None:
         assert (document.parent / target).exists(), target
     for target in re.findall(r"`((?:server|console|tests|bench|docs|themes)/[\w./-]*\w(?:\.\w+|/))`", text):
         assert (ROOT / target).exists(), target
+
+
+def test_clients_page_names_the_packages_that_the_tests_install() -> None:
+    page = (ROOT / "docs" / "clients.md").read_text()
+    wanted = json.loads((ROOT / "tests" / "flows" / "clients" / "package.json").read_text())["dependencies"]
+    assert wanted
+    for name, version in wanted.items():
+        assert re.fullmatch(r"\d+\.\d+\.\d+", version), "exact, since no lock file is kept"
+        rows = [line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line]
+        assert any(version in row for row in rows), name
 
 
 def test_changelog_has_the_current_version() -> None:

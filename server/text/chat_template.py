@@ -153,6 +153,11 @@ def opens_thought(prompt: str, think: Markers | None, turn: str) -> bool:
     return tail.rfind(think.start) > tail.rfind(think.end)
 
 
+def closes_thought(prompt: str, think: Markers | None) -> bool:
+    """True when the prompt ends with a thought that is over, by which templates say that there shall be none."""
+    return think is not None and prompt.rstrip().endswith(think.end)
+
+
 def _build_loop_error() -> InvalidRequest:
     return InvalidRequest(
         f"The model's chat template made no prompt of these messages in {RENDER_S:g} s of work; it may loop. Send "

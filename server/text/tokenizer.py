@@ -19,7 +19,7 @@ import msgspec
 from server.errors import CheckpointInvalid, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from server.text.answer import AnswerReader
 from server.text.call_grammar import CallMarkers
-from server.text.chat_template import ChatTemplate, opens_thought
+from server.text.chat_template import ChatTemplate, closes_thought, opens_thought
 from server.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from server.text.guide import GuideBuilder
 from server.text.markers import find_markup, find_shown_ids
@@ -48,6 +48,8 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]
     opens_thought: bool = False
     """True when it ends inside a thought, so that the answer begins in one."""
+    closes_thought: bool = False
+    """True when it ends with a thought that is over, so that the answer shall have none."""
 
 
 class TextCodec:
@@ -91,7 +93,8 @@ class TextCodec:
             raise InvalidRequest("The model's chat template makes no prompt of these messages.", param="messages")
         self._refuse_unknown(ids, "The messages contain", "messages")
         turn = "" if self._turn_id is None else self._decode([self._turn_id])
-        return EncodedPrompt(tuple(ids), opens_thought(text, self.markup.think, turn))
+        think = self.markup.think
+        return EncodedPrompt(tuple(ids), opens_thought(text, think, turn), closes_thought(text, think))
 
     def plan_thinking(self, effort: str) -> dict[str, Any]:
         """What to hand this checkpoint's template for a `reasoning_effort`. Raises InvalidRequest for no effort."""

@@ -419,6 +419,20 @@ def headless(tmp_path: Path) -> Iterator[Callable[..., Headless]]:
         yield start
 
 
+@pytest.fixture(scope="module")
+def file_headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Headless]]:
+    """Starts servers without a screen that all tests of a file share; they are gone after its last."""
+    with contextlib.ExitStack() as servers:
+
+        def start(*arguments: str) -> Headless:
+            server = Headless(tmp_path_factory.mktemp("homebase"), arguments)
+            servers.callback(server.close)
+            server.wait_ready()
+            return server
+
+        yield start
+
+
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Callable[..., Console]]:
     """Starts consoles in tmux; they are gone after the test."""

@@ -9,7 +9,7 @@ import pytest
 
 import server.text.chat_template as template_module
 from server.errors import InvalidRequest
-from server.text.chat_template import opens_thought
+from server.text.chat_template import closes_thought, opens_thought
 from server.text.markup import Markers
 from server.text.tokenizer import TextCodec, load_text_codec
 from server.text.tools import Tool
@@ -143,3 +143,17 @@ def test_what_a_message_says_of_thoughts_opens_none(tmp_path: Path, nano: TextCo
 def test_only_the_last_turn_opens_a_thought(prompt: str, turn: str, opens: bool) -> None:
     assert opens_thought(prompt, THINK, turn) is opens
     assert not opens_thought(prompt, None, turn)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "closes"),
+    [
+        ("<s>assistant<think>\n\n</think>\n\n", True),
+        ("<s>assistant<think>\n", False),
+        ("<s>user </think><s>assistant", False),
+        ("", False),
+    ],
+)
+def test_a_thought_that_is_over_at_the_very_end_is_closed(prompt: str, closes: bool) -> None:
+    assert closes_thought(prompt, THINK) is closes
+    assert not closes_thought(prompt, None)

@@ -139,7 +139,7 @@ class Door:
         encoded = await self._encode(knock, codec, limit)
         ids = encoded.token_ids
         max_tokens = plan_max_tokens(len(ids), asked.max_tokens, asked.max_tokens_name, knock.model)
-        guide = await self._pool.run(lambda: build_guide(asked, codec, opens_thought=encoded.opens_thought))
+        guide = await self._pool.run(lambda: build_guide(asked, codec, encoded))
         return Prompt(ids, max_tokens, sampling, codec.find_boundaries(ids), encoded.opens_thought, guide)
 
     async def _encode(self, knock: Knock, codec: TextCodec, limit_tokens: int | None) -> EncodedPrompt:

@@ -38,19 +38,23 @@ def encode_prompt(asked: Asked, codec: TextCodec, limit_tokens: int | None) -> E
     return EncodedPrompt(prompt.token_ids)
 
 
-def build_guide(asked: Asked, codec: TextCodec, *, opens_thought: bool) -> Guide | None:
+def build_guide(asked: Asked, codec: TextCodec, encoded: EncodedPrompt) -> Guide | None:
     """What holds the answer to its form and its thought to its budget; None when anything goes. Raises InvalidRequest.
 
-    Takes what compiling a grammar takes: milliseconds, and up to a second for the worst.
+    An answer that owes a form begins no thought where its prompt has closed it: a model that was told not to think
+    could choose one before its call, and never come to the call. Takes what compiling a grammar takes: milliseconds,
+    and up to a second for the worst.
     """
     if not isinstance(asked.prompt, ChatPrompt):
         return None
-    thought = None
+    thought, grammar = None, _build_grammar(asked, asked.prompt, codec)
     if codec.markup.think is not None and codec.thought_end_ids:
         begin_id = codec.find_marker(codec.markup.think.start)
+        if grammar is not None and encoded.closes_thought:
+            begin_id = None
         budget = asked.prompt.thinking.budget_tokens
-        thought = Thought(codec.thought_end_ids, budget, is_open=opens_thought, begin_id=begin_id)
-    return codec.guides.build(_build_grammar(asked, asked.prompt, codec), thought)
+        thought = Thought(codec.thought_end_ids, budget, is_open=encoded.opens_thought, begin_id=begin_id)
+    return codec.guides.build(grammar, thought)
 
 
 def _build_grammar(asked: Asked, prompt: ChatPrompt, codec: TextCodec) -> Grammar | None:
