@@ -67,7 +67,7 @@ class Server:
         """The same, put together from a stream."""
         body = {"model": "nano", "messages": [{"role": "user", "content": text}], "max_tokens": 300, **fields}
         response = await self._client.post("/v1/chat/completions", json={**body, "stream": True})
-        *frames, done, _ = (await response.get_data()).decode().split("\n\n")
+        *frames, done, _ = (await response.get_data(as_text=True)).split("\n\n")
         assert done == "data: [DONE]"
         choices = [json.loads(frame[6:])["choices"][0] for frame in frames if frame.startswith("data: ")]
         deltas = [choice["delta"] for choice in choices]

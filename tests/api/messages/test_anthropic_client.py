@@ -57,9 +57,9 @@ async def test_it_streams_text_with_pings_in_between(rig: Any, client: anthropic
 @pytest.mark.usefixtures("markup")
 async def test_pings_go_on_while_hidden_thoughts_are_thought(rig: Any, client: anthropic.AsyncAnthropic) -> None:
     rig.set_policy(server__keep_alive_s=0.5)
-    thinking = {"type": "enabled", "display": "omitted"}
+    asked: Any = {**ask(), "thinking": {"type": "enabled", "display": "omitted"}, "stream": True}
     data = b""
-    async with await client.messages.create(**{**ask(), "thinking": thinking, "stream": True}) as stream:
+    async with await client.messages.create(**asked) as stream:
         request_id = rig.engine.only
         async for piece in stream.response.aiter_bytes():
             data += piece
