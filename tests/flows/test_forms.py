@@ -67,7 +67,9 @@ class Server:
         """The same, put together from a stream."""
         body = {"model": "nano", "messages": [{"role": "user", "content": text}], "max_tokens": 300, **fields}
         response = await self._client.post("/v1/chat/completions", json={**body, "stream": True})
-        *frames, done, _ = (await response.get_data(as_text=True)).split("\n\n")
+        data = await response.get_data(as_text=True)
+        assert response.status_code == 200, data
+        *frames, done, _ = data.split("\n\n")
         assert done == "data: [DONE]"
         choices = [json.loads(frame[6:])["choices"][0] for frame in frames if frame.startswith("data: ")]
         deltas = [choice["delta"] for choice in choices]
@@ -138,9 +140,10 @@ def check_point(choice: dict[str, Any]) -> None:
 ASKED: list[dict[str, Any]] = [
     {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
     {"tools": TOOLS, "tool_choice": EDIT, "seed": 5, "temperature": 1},
-    {"response_format": FORM, "frequency_penalty": 0.5, "logit_bias": {"14": 5}},
+    {"response_format": FORM, "frequency_penalty": 0.5, "logit_bias": {"14": 5}, "logprobs": True},
     {"response_format": FORM, "thinking_budget": 6, **THINKS},
     {"tools": TOOLS, "response_format": FORM, "parallel_tool_calls": False, "seed": 2, "temperature": 1.5},
+    {"tools": TOOLS, "max_tokens": 24},
 ]
 
 
@@ -159,6 +162,9 @@ async def test_what_is_forced_into_form_is_the_same_with_drafts_and_without_and_
     streamed = await asyncio.gather(*(server.stream("Change a file.", **fields) for fields in asked))
     shown.append([(each["content"] or None, each["calls"], each["finish_reason"]) for each in streamed])
     assert shown[0] == shown[1] == shown[2]
+    ratios = [view.acceptance_ratio for view in server.core.build_snapshot().streams]
+    assert ratios
+    assert None not in ratios, "a form or tools switched drafting off"
 
 
 async def test_a_call_beside_a_thought_at_once_each_as_it_gets_alone(serve: Serve) -> None:

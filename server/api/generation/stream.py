@@ -85,6 +85,7 @@ class AnswerStream:
             outbox.put(frames)
             if reply.finish_reason is not None:
                 self._life.complete()
+                await self._life.leave()
                 outbox.put(self._answer.end(reply))
                 return
             # What was put just now nobody had the time to read, and it can be much at once.
@@ -122,6 +123,7 @@ async def collect(life: StreamLife, answer: Answer) -> bytes:
             answer.keep(reply.fold(event))
             if reply.finish_reason is not None:
                 life.complete()
+                await life.leave()
                 return answer.build_whole(reply)
         raise StreamStopped(NO_RESULT)
     except HomebaseError as error:
