@@ -53,6 +53,9 @@ _KEY_NAME = r"\A[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
 _VARIABLE = r"\A[A-Z_][A-Z0-9_]*\Z"
 """Of an environment variable: upper case only, so that a key pasted in its place is noticed and not looked up."""
 
+_CLIENT = r"\A[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
+"""The name with which a User-Agent begins, up to its slash or blank."""
+
 _ORIGIN = r"\A[A-Za-z][A-Za-z0-9+.-]*://[^\s/,\x00-\x1f\x7f\ud800-\udfff]+\Z"
 """Scheme, host and port, as a browser sends them: no path and no slash at the end, which would never match."""
 
@@ -120,6 +123,16 @@ class ServerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=60,
         ),
     ] = 5.0
+    hold_headers_for: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=_CLIENT, max_length=64)], ...],
+        _limit(
+            "Clients, by the name their User-Agent begins with, that get no headers before there is a token to show: "
+            "they count the wait for it against a stream that has begun. All others get headers at once.",
+            Effect.NEXT_REQUEST,
+            allowed="up to 32 names like grok-shell",
+            max_length=32,
+        ),
+    ] = ("grok-shell",)
     keys: Annotated[
         dict[
             Annotated[str, msgspec.Meta(pattern=_KEY_NAME, max_length=32)],

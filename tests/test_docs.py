@@ -6,10 +6,21 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server import errors
+from server.api.chat.wire import ChatBody
+from server.api.completions.wire import CompletionBody
+from server.api.generation import unbuilt as openai_unbuilt
+from server.api.generation.sampling import SamplingFields
+from server.api.messages import unbuilt as messages_unbuilt
+from server.api.messages.wire import MessagesBody
+from server.api.operations import OPERATIONS
+from server.api.responses import unbuilt as responses_unbuilt
+from server.api.responses.wire import ResponsesBody
+from server.api.tokens import DetokenizeBody, TokenizeBody
 from server.metrics.families import FAMILIES
 from server.policy import list_limits
 from server.policy_file.template import write_default
@@ -36,6 +47,73 @@ def test_every_request_error_code_stands_in_the_api_page() -> None:
     kinds = [*_all_errors(errors.RequestError), *_all_errors(errors.EngineError)]
     missing = {kind.code for kind in kinds if f"`{kind.code}`" not in page}
     assert missing == set()
+
+
+def read_section(page: str, heading: str) -> str:
+    """A page of the documentation, or what stands under one of its headings."""
+    text = (ROOT / "docs" / page).read_text()
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] if heading else text
+
+
+def list_parameters(section: str) -> dict[str, str]:
+    """The parameters of a section's table, each with what is said of it; of `a.b` the first part is one."""
+    table = section.partition("| parameter | |\n|---|---|\n")[2].partition("\n\n")[0]
+    cells = [line.split(" | ", 1) for line in table.splitlines()]
+    return {name: said for names, said in cells for name in re.findall(r"`(\w+)", names)}
+
+
+OWN = {"suffix", "best_of"}
+"""What a completion's body reads itself, to refuse it."""
+
+
+@pytest.mark.parametrize(
+    ("body", "page", "heading", "refused"),
+    [
+        (ChatBody, "api.md", "Chat completions", openai_unbuilt.UNBUILT.keys()),
+        (CompletionBody, "api.md", "Completions", openai_unbuilt.UNBUILT.keys() - OWN),
+        (ResponsesBody, "api-responses.md", "", {*responses_unbuilt.UNBUILT, *responses_unbuilt.MOVED}),
+        (MessagesBody, "api-messages.md", "", messages_unbuilt.UNBUILT),
+    ],
+)
+def test_what_a_dialect_honours_stands_in_its_table_and_what_it_refuses_does_not(
+    body: Any, page: str, heading: str, refused: set[str]
+) -> None:
+    section, fields = read_section(page, heading), set(body.__struct_fields__)
+    told = list_parameters(section)
+    assert told.keys() <= fields, "these are told and not read"
+    assert not told.keys() & set(refused)
+    sampling = set(SamplingFields.__struct_fields__)
+    silent = {name for name in fields - sampling if f"`{name}" not in section}
+    assert silent == set()
+    assert sampling <= list_parameters(read_section("api.md", "Chat completions")).keys()
+
+
+def test_what_a_completion_refuses_is_told_as_refused() -> None:
+    assert list_parameters(read_section("api.md", "Completions"))["suffix"].startswith("refused")
+
+
+@pytest.mark.parametrize(
+    ("page", "names", "opening"),
+    [
+        ("api.md", openai_unbuilt.UNBUILT.keys(), "Refused with `unsupported_parameter`"),
+        ("api.md", openai_unbuilt.HARMLESS, "Accepted, without effect:"),
+        ("api-responses.md", responses_unbuilt.UNBUILT.keys(), "Refused\nwith `unsupported_parameter`"),
+        ("api-responses.md", responses_unbuilt.HARMLESS, "Accepted, without effect:"),
+        ("api-messages.md", messages_unbuilt.UNBUILT, "Refused\nwith `unsupported_parameter`"),
+    ],
+)
+def test_what_is_refused_and_what_has_no_effect_is_told_by_name(page: str, names: set[str], opening: str) -> None:
+    told = (ROOT / "docs" / page).read_text().partition(opening)[2].partition("\n\n")[0]
+    assert {name for name in names if f"`{name}" not in told} == set()
+
+
+def test_bodies_of_tokens_and_every_route_stand_in_the_api_page() -> None:
+    tokens = read_section("api.md", "Tokens")
+    fields = {*TokenizeBody.__struct_fields__, *DetokenizeBody.__struct_fields__} - {"model"}
+    assert {name for name in fields if f"`{name}`" not in tokens} == set()
+    page = (ROOT / "docs" / "api.md").read_text()
+    routes = {re.sub(r"\{\w+\}", "{id}", operation.path) for operation in OPERATIONS}
+    assert {route for route in routes if f"{route}`" not in page} == set()
 
 
 def test_metrics_page_is_what_the_families_say() -> None:

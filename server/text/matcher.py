@@ -66,6 +66,11 @@ def _name_fault(error: str) -> str:
 
 
 def shorten_fault(error: str) -> str:
-    """The first line of what llguidance says, without the place in the grammar."""
-    first = PLACE.sub("", error.strip().partition("\n")[0])
-    return first.removeprefix("failed to compile JSON schema: ").rstrip(".")[:200]
+    """The first line of what llguidance says, without the place in the grammar; of a pattern, what is wrong in it."""
+    first, *others = error.strip().splitlines() or [""]
+    told = PLACE.sub("", first).removeprefix("failed to compile JSON schema: ")
+    if told.endswith(":") and others:
+        reason = next((line.removeprefix("error: ") for line in others if line.startswith("error: ")), "")
+        pattern = others[0].strip()[:80] if others[0].startswith("    ") else "its text"
+        told = f"{told} {reason} in {pattern}" if reason else told
+    return told.rstrip(".:")[:200]

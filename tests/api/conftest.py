@@ -74,12 +74,19 @@ def _spell_bytes() -> list[str]:
 
 
 class ByteCodec(TextCodec):
-    """One token per byte; 256 ends an answer. Two messages or ten, the prompt is their text."""
+    """One token per byte; 256 ends an answer. Two messages or ten, the prompt is their text.
+
+    `enable_thinking` opens a thought in the prompt where the codec has thoughts, as Qwen's templates do.
+    """
 
     def __init__(self) -> None:
         self.stop_ids = frozenset({STOP_ID})
         self.vocab_size = 257
         self.seen: list[list[Mapping[str, Any]]] = []
+        self.offered: list[list[str]] = []
+        """The names of the tools that each prompt shows."""
+        self.switches: list[dict[str, Any]] = []
+        """What each prompt's template was handed."""
         self.markup = NO_MARKUP
         self.guides = GuideBuilder(build_byte_tokenizer(), self.vocab_size, self.stop_ids)
 
@@ -92,10 +99,13 @@ class ByteCodec(TextCodec):
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
         self.seen.append(list(messages))
+        self.offered.append([tool.name for tool in tools])
+        self.switches.append(dict(template_kwargs or {}))
         text = "".join(str(message["content"]) for message in messages)
         if "template, refuse" in text:
             raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
-        return EncodedPrompt(tuple(text.encode()), opens_thought=False)
+        opens_thought = self.markup.think is not None and (template_kwargs or {}).get("enable_thinking") is True
+        return EncodedPrompt(tuple(text.encode()), opens_thought)
 
     def encode_text(self, text: str, limit_tokens: int | None = None) -> tuple[int, ...]:
         return tuple(text.encode())

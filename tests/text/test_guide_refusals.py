@@ -36,6 +36,15 @@ def refuse(builder: GuideBuilder, grammar: Grammar) -> str:
     ("schema", "said"),
     [
         ({"type": "wat"}, "The schema cannot be enforced: Invalid type: wat."),
+        (
+            {"type": "string", "pattern": "x(?=a)"},
+            "The schema cannot be enforced: regex parse error: look-around, including look-ahead and look-behind, is "
+            "not supported in x(?=a).",
+        ),
+        (
+            {"type": "string", "pattern": "(a"},
+            "The schema cannot be enforced: regex parse error: unclosed group in (a.",
+        ),
         ({"type": "object", "properties": 5}, "properties must be an object"),
         ({"not": {"type": "string"}}, 'The schema cannot be enforced: Unimplemented keys: ["not"].'),
         ({"if": {}, "then": {}}, "Unimplemented keys"),

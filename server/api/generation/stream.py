@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from server.api.failures import internal_error
 from server.api.generation.answer import Answer
 from server.api.generation.stream_life import StreamLife
+from server.api.generation.transcript import Piece
 from server.api.sse import UNREAD_MOST_BYTES, Outbox
 from server.errors import HomebaseError, StreamStopped
 
@@ -25,6 +26,8 @@ STREAM_HEADERS = {
 }
 """The last one asks a proxy in between not to collect the stream before passing it on."""
 
+NO_RESULT = "This stream ended without a result."
+
 STUCK_S = 5.0
 """A connection that ends while its reader has taken nothing for this long ends because of that."""
 
@@ -35,6 +38,21 @@ class AnswerStream:
     def __init__(self, life: StreamLife, answer: Answer, keep_alive_s: float) -> None:
         self._life, self._answer = life, answer
         self._outbox = Outbox(keep_alive_s, answer.keep_alive)
+        self._early: list[Piece] = []
+        """What was said before the response began."""
+
+    async def hold(self) -> None:
+        """Wait until there is something to say. Raises HomebaseError when the answer ends without that."""
+        reply = self._life.reply
+        try:
+            async for event in self._life.tokens:
+                self._early = reply.fold(event)
+                if self._early or reply.finish_reason is not None:
+                    return
+            raise StreamStopped(NO_RESULT)
+        except HomebaseError as error:
+            self._life.fail(error)
+            raise
 
     async def frames(self) -> AsyncIterator[bytes]:
         """The bytes of the response, to be read by the task that the stream's life follows."""
@@ -62,17 +80,25 @@ class AnswerStream:
 
     async def _put_events(self, sender: asyncio.Task[object] | None) -> None:
         reply, outbox = self._life.reply, self._outbox
-        async for event in self._life.tokens:
-            pieces = reply.fold(event)
+        async for pieces in self._fold():
             frames = self._answer.add(pieces) if pieces else b""
             outbox.put(frames)
             if reply.finish_reason is not None:
                 self._life.complete()
-                return outbox.put(self._answer.end(reply))
+                await self._life.leave()
+                outbox.put(self._answer.end(reply))
+                return
             # What was put just now nobody had the time to read, and it can be much at once.
             if outbox.unread_bytes - len(frames) > UNREAD_MOST_BYTES:
-                return self._drop_reader(sender)
-        raise StreamStopped("This stream ended without a result.")
+                self._drop_reader(sender)
+                return
+
+    async def _fold(self) -> AsyncIterator[list[Piece]]:
+        """What each event adds, first what was said before the response began; it is for the reader to stop."""
+        yield self._early
+        async for event in self._life.tokens:
+            yield self._life.reply.fold(event)
+        raise StreamStopped(NO_RESULT)
 
     def _fail(self, error: HomebaseError) -> None:
         """Say what happened in the dialect's own event; the answer is not whole."""
@@ -97,8 +123,9 @@ async def collect(life: StreamLife, answer: Answer) -> bytes:
             answer.keep(reply.fold(event))
             if reply.finish_reason is not None:
                 life.complete()
+                await life.leave()
                 return answer.build_whole(reply)
-        raise StreamStopped("This stream ended without a result.")
+        raise StreamStopped(NO_RESULT)
     except HomebaseError as error:
         life.fail(error)
         raise

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from server.api.generation.reply import Reply
 from server.api.services import StreamObserver, TokenStream
 from server.errors import HomebaseError, ServerEnding, StreamStopped
 from server.events import Outcome
+
+LEAVE_S = 2.0
+"""Most that the end of an answer waits for the engine: a step takes a second at most, but for the slowest machines."""
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,17 @@ class StreamLife:
         """The answer is whole: it ends as the reply says."""
         assert self.reply.finish_reason is not None, "an answer without a finish reason is not whole"
         self._end("length" if self.reply.finish_reason == "length" else "stop")
+
+    async def leave(self) -> None:
+        """Wait until the engine holds nothing of what is over: its slot is free before its client is told of the end.
+
+        Where a stop string or a call ends the answer, the engine only hears of it at its next step. An agent sends its
+        next turn at once, and would be refused because of its own last one.
+        """
+        with suppress(HomebaseError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                async for _ in self.tokens:
+                    pass
 
     def fail(self, error: HomebaseError) -> None:
         """The answer stays unfinished, and not because of the client."""

@@ -156,16 +156,8 @@ def test_only_one_choice_is_given(n: int) -> None:
 
 
 ASKING: dict[str, list[Any]] = {
-    "tools": [[{"type": "function"}], "x", {}],
-    "tool_choice": ["required", {"type": "function"}],
     "functions": [[{"name": "f"}]],
     "function_call": [{"name": "f"}],
-    "response_format": [{"type": "json_object"}, {"type": "json_schema"}, "json", {"type": "nonsense"}],
-    "reasoning_effort": ["low", "high"],
-    "reasoning": [{"effort": "high"}],
-    "thinking": [{"type": "enabled"}, True],
-    "enable_thinking": [True],
-    "chat_template_kwargs": [{"enable_thinking": True}, {"x": 1}],
     "audio": [{"voice": "x"}],
     "modalities": [["text", "audio"]],
     "prediction": [{"type": "content"}],
@@ -186,12 +178,8 @@ ASKING: dict[str, list[Any]] = {
     "json_schema": [{"type": "object"}],
 }
 NEUTRAL: dict[str, list[Any]] = {
-    "tools": [[]],
-    "tool_choice": ["none", "auto"],
     "functions": [[]],
-    "response_format": [{"type": "text"}],
-    "reasoning_effort": ["none"],
-    "chat_template_kwargs": [{}, {"enable_thinking": False}],
+    "function_call": ["none", "auto"],
     "modalities": [["text"]],
 }
 

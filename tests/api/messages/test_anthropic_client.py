@@ -55,6 +55,25 @@ async def test_it_streams_text_with_pings_in_between(rig: Any, client: anthropic
 
 
 @pytest.mark.usefixtures("markup")
+async def test_pings_go_on_while_hidden_thoughts_are_thought(rig: Any, client: anthropic.AsyncAnthropic) -> None:
+    rig.set_policy(server__keep_alive_s=0.5)
+    asked: Any = {**ask(), "thinking": {"type": "enabled", "display": "omitted"}, "stream": True}
+    data = b""
+    async with await client.messages.create(**asked) as stream:
+        request_id = rig.engine.only
+        async for piece in stream.response.aiter_bytes():
+            data += piece
+            if rig.engine.open:
+                rig.engine.say(request_id, "hm ")
+                if data.count(b"event: ping") >= 4:
+                    rig.engine.say(request_id, "</think>Hello")
+                    rig.engine.end(request_id, "stop")
+    assert b'"thinking":"hm' not in data
+    assert b"Hello" in data
+    assert data.rstrip().endswith(b'{"type":"message_stop"}')
+
+
+@pytest.mark.usefixtures("markup")
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
 async def test_a_tool_is_called_and_its_result_and_all_else_go_back(
     rig: Any, client: anthropic.AsyncAnthropic, speak: Any, display: Any
