@@ -66,6 +66,7 @@ def _name_fault(error: str) -> str:
 
 
 def shorten_fault(error: str) -> str:
-    """The first line of what llguidance says, without the place in the grammar."""
+    """The first line of what llguidance says, without the place in the grammar; it may quote a schema's text."""
     first = PLACE.sub("", error.strip().partition("\n")[0])
-    return first.removeprefix("failed to compile JSON schema: ").rstrip(".")[:200]
+    told = first.removeprefix("failed to compile JSON schema: ").rstrip(".")[:200]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in told)
