@@ -48,6 +48,11 @@ class Program:
         """Resident memory now."""
         return psutil.Process(self.pid).memory_info().rss
 
+    def read_log(self) -> str:
+        """What it wrote to stdout and stderr, when it has no terminal."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
     def stop(self) -> None:
         """End it politely, then not."""
         self._process.terminate()
@@ -88,8 +93,7 @@ class Program:
         raise TimeoutError(f"{self.name} was not ready in {READY_DEADLINE_S} s: {self._tail()}")
 
     def _tail(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-2000:]
+        return self.read_log()[-2000:]
 
 
 def start_homebase(model: str, port: int, config: Path, *, terminal: bool, max_in_flight: int = 4) -> Program:

@@ -56,12 +56,14 @@ def _describe_fields(schema: dict[str, Any], expected: Mapping[str, str]) -> Non
 
 def _build_operation(operation: Operation, refs: Mapping[Any, Any]) -> dict[str, Any]:
     error = {"$ref": _REF.format(name=operation.error)}
+    # The guard before every route refuses in the dialect's shape; only the probes' own 503 has another.
+    refused = {"$ref": _REF.format(name="Error")} if operation.error == "Unavailable" else error
     built: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": operation.name,
         "responses": {
             "200": {"description": operation.answer, "content": _build_content(operation)},
-            "4XX": {"description": "The request cannot be answered, now or ever.", "content": _json(error)},
+            "4XX": {"description": "The request cannot be answered, now or ever.", "content": _json(refused)},
             "5XX": {"description": "The server or its engine cannot answer.", "content": _json(error)},
         },
     }

@@ -66,11 +66,15 @@ def _name_fault(error: str) -> str:
 
 
 def shorten_fault(error: str) -> str:
-    """The first line of what llguidance says, without the place in the grammar; of a pattern, what is wrong in it."""
+    """The first line of what llguidance says, without the place in the grammar; of a pattern, what is wrong in it.
+
+    It may quote a schema's text, so that what cannot be printed is escaped.
+    """
     first, *others = error.strip().splitlines() or [""]
     told = PLACE.sub("", first).removeprefix("failed to compile JSON schema: ")
     if told.endswith(":") and others:
         reason = next((line.removeprefix("error: ") for line in others if line.startswith("error: ")), "")
         pattern = others[0].strip()[:80] if others[0].startswith("    ") else "its text"
         told = f"{told} {reason} in {pattern}" if reason else told
-    return told.rstrip(".:")[:200]
+    told = told.rstrip(".:")[:200]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in told)

@@ -23,6 +23,7 @@ CASES: dict[str, tuple[bytes, int, str, str | None]] = {
     "no_messages": (b'{"model": "nano"}', 400, "invalid_request", "messages"),
     "empty_messages": (body(messages=[]), 400, "invalid_request", "messages"),
     "messages_str": (body(messages="hi"), 400, "invalid_request", "messages"),
+    "nothing_said": (body(messages=[{"role": "system", "content": ""}]), 400, "invalid_request", "messages"),
     "too_long_prompt": (
         body(messages=[{"role": "user", "content": "word " * 5000}]),
         400,
@@ -94,7 +95,10 @@ async def test_bad_input_is_answered_with_the_right_4xx_and_does_no_harm(
     assert rig.admission.in_flight == 0
 
 
-@pytest.mark.parametrize("fields", [{"seed": 7}, {"temperature": 0}, {"stop": []}, {"top_k": 0}, {"max_tokens": 4000}])
+@pytest.mark.parametrize(
+    "fields",
+    [pytest.param({"seed": 7}, id="seed"), {"temperature": 0}, {"stop": []}, {"top_k": 0}, {"max_tokens": 4000}],
+)
 async def test_good_input_close_to_it_is_taken(rig: Any, speak: Any, fields: dict[str, Any]) -> None:
     rig.engine.script = speak("fine")
     assert (await rig.post(body(**fields))).status_code == 200

@@ -6,6 +6,9 @@ import json
 import re
 from typing import Any
 
+import jsonschema_rs
+import pytest
+
 from server.api.openapi import build_openapi
 from server.api.operations import OPERATIONS
 
@@ -30,6 +33,16 @@ async def test_the_document_is_served_and_its_references_lead_somewhere(rig: Any
     references = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
     assert references
     assert references == references & document["components"]["schemas"].keys()
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_a_probe_that_the_guard_refuses_is_answered_as_documented(rig: Any, path: str) -> None:
+    answer = await rig.client.get(path, headers={"host": "evil.example"})
+    assert answer.status_code == 403
+    document = build_openapi("1")
+    schema = document["paths"][path]["get"]["responses"]["4XX"]["content"]["application/json"]["schema"]
+    validator = jsonschema_rs.validator_for({**schema, "components": document["components"]})
+    validator.validate(json.loads(await answer.get_data()))
 
 
 def test_a_body_has_each_field_with_its_range_and_its_words() -> None:

@@ -76,6 +76,12 @@ def test_a_request_before_the_model_is_there_is_refused_as_loading(headless: Cal
     assert codes
 
 
+def test_models_without_a_cache_folder(headless: Callable[..., Headless]):
+    server = headless()
+    assert not list((server.folder / "home").rglob("huggingface"))
+    assert [model["id"] for model in server.get("/v1/models")["data"]] == [server.snapshot()["model"]["id"]]
+
+
 def test_it_never_imports_textual_or_rich(headless: Callable[..., Headless]):
     server = headless(launcher=NO_SCREEN)
     stream = server.open_stream(max_tokens=5)

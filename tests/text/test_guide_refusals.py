@@ -45,6 +45,7 @@ def refuse(builder: GuideBuilder, grammar: Grammar) -> str:
             {"type": "string", "pattern": "(a"},
             "The schema cannot be enforced: regex parse error: unclosed group in (a.",
         ),
+        ({"type": "\x00\u202e"}, r"The schema cannot be enforced: Invalid type: \x00\u202e."),
         ({"type": "object", "properties": 5}, "properties must be an object"),
         ({"not": {"type": "string"}}, 'The schema cannot be enforced: Unimplemented keys: ["not"].'),
         ({"if": {}, "then": {}}, "Unimplemented keys"),

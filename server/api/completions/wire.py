@@ -102,7 +102,7 @@ def _read_ids(prompt: list[Any], param: str) -> tuple[int, ...]:
     try:
         return msgspec.convert(prompt, tuple[int, ...], strict=True)
     except msgspec.ValidationError:
-        wrong = next(index for index, each in enumerate(prompt) if not isinstance(each, int) or each is True)
+        wrong = next(index for index, each in enumerate(prompt) if not isinstance(each, int) or isinstance(each, bool))
         raise InvalidRequest(
             f"`{param}[{wrong}]` must be a token id; {show_value(prompt[wrong])} was given.", param=f"{param}[{wrong}]"
         ) from None

@@ -128,7 +128,12 @@ class Door:
         check_model(asked.model, model)
         caller, prompt = asked.caller, asked.prompt
         turns = prompt.turns if isinstance(prompt, ChatPrompt) else ()
-        opening = first_text(turns, "user") if turns else _describe_text(prompt)
+        if isinstance(prompt, ChatPrompt) and not turns:
+            raise InvalidRequest(
+                f"`{asked.prompt_name}` holds no text at all; send at least one message that says something.",
+                param=asked.prompt_name,
+            )
+        opening = _describe_text(prompt) if isinstance(prompt, TextPrompt) else first_text(turns, "user")
         facts = BodyFacts(first_text(turns, "system"), opening, caller.api_key, caller.peer, caller.key_name)
         return Knock(asked, identify(caller.headers, facts), model)
 
@@ -230,9 +235,8 @@ class Door:
         )
 
 
-def _describe_text(prompt: ChatPrompt | TextPrompt) -> str:
+def _describe_text(prompt: TextPrompt) -> str:
     """How a prompt without messages begins."""
-    assert isinstance(prompt, TextPrompt)
     return prompt.text[:1000] if prompt.token_ids is None else str(prompt.token_ids[:200])
 
 
