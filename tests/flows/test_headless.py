@@ -144,7 +144,7 @@ def test_a_limit_changed_in_an_editor_is_in_force_and_flags_are_never_written(he
     assert server.config.read_text() == "[policy]\nmax_in_flight = 1  # mine\n"
     assert server.snapshot()["policy"]["values"]["server.port"] == server.port
     server.wait_until("both are logged", lambda: "refused [req-" in server.said)
-    assert "policy changed (file): policy.max_in_flight 2 -> 1" in server.said
+    assert "file edited: policy.max_in_flight 2 -> 1" in server.said
 
 
 def test_a_file_broken_while_it_runs_is_told_and_changes_nothing(headless: Callable[..., Headless]):
