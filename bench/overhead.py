@@ -1,6 +1,6 @@
 """What a token costs outside the engine: processor time of the server's threads, by streams and by length.
 
-    uv run python bench/serve.py --overhead         # about 6 minutes on 2 cores
+    uv run python bench/serve.py --overhead         # about 2 minutes on 2 cores
 
 The real server serves nano in a process of its own, without drafts, so that each token is an event of its own; the
 clients read from another. Processor time and not wall time: on few cores the engine is what the server waits for. The
@@ -26,9 +26,9 @@ from report import Cell, Goal, Section, begin_report, render_goals, render_head,
 
 PORT = 18260
 STREAMS = (1, 2, 8)
-LENGTHS = (256, 1024, 4096)
+LENGTHS = (256, 1024)
 """Generated tokens of each stream."""
-ROUNDS = 3
+ROUNDS = 2
 PROMPT_TOKENS = 64
 GOAL_MS = 0.3
 GROWTH_MOST = 1.1

@@ -31,6 +31,7 @@ from processes import Program
 from report import Goal, Section, begin_report, render_goals, render_head, render_section, write_results
 
 SAMPLE_S = 2.0
+LEAVE_TRIES = 5
 LARGE_WORDS, LARGE_EVERY, LARGE_FROM_S = 12_000, 50, 900.0
 """Every so many requests one has a prompt of 20,000 tokens, which the budget holds only beside little else. In a short
 run these would come once or twice, and what they take for a while would look like growth."""
@@ -81,7 +82,11 @@ class Soak:
                 await self._sample(client, began_s)
                 await asyncio.sleep(SAMPLE_S)
             await asyncio.gather(*clients)
-            await self._sample(client, began_s)
+            for _ in range(LEAVE_TRIES):  # who hung up last is noticed at the next step
+                await self._sample(client, began_s)
+                if not self.samples[-1].in_flight:
+                    break
+                await asyncio.sleep(SAMPLE_S)
 
     async def _ask_on(self, client: httpx.AsyncClient) -> None:
         while time.monotonic() < self._end_s:

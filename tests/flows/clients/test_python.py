@@ -21,6 +21,8 @@ PROMPT: Any = [{"role": "user", "content": "Write a Python class with many metho
 SCHEMA = Painting.model_json_schema()
 CHAT_TOOL: Any = {"type": "function", "function": {"name": "paint", "parameters": SCHEMA}}
 TOOL: Any = {"type": "function", "name": "paint", "parameters": SCHEMA, "strict": False}
+GREEDY = {"temperature": 0}
+"""The newest package has no such parameter, and the same text comes each time only without dice."""
 ANTHROPIC_TOOL: Any = {"name": "paint", "input_schema": SCHEMA}
 
 
@@ -63,23 +65,26 @@ def test_a_named_tool_is_the_one_that_is_called(chat: openai.OpenAI) -> None:
         tools=[CHAT_TOOL, other],
         tool_choice={"type": "function", "function": {"name": "other"}},
         max_tokens=80,
+        temperature=0,
     )
     calls = answer.choices[0].message.tool_calls or []
     assert {call.function.name for call in calls if call.type == "function"} == {"other"}
 
 
 def test_chat_parses_into_a_model_of_pydantic(chat: openai.OpenAI) -> None:
-    answer = chat.chat.completions.parse(model="nano", messages=PROMPT, response_format=Painting, max_tokens=200)
+    asked: Any = {"model": "nano", "messages": PROMPT, "max_tokens": 200, "temperature": 0}
+    answer = chat.chat.completions.parse(response_format=Painting, **asked)
     assert isinstance(answer.choices[0].message.parsed, Painting)
 
 
 def test_a_response_parses_into_a_model_of_pydantic(chat: openai.OpenAI) -> None:
-    answer = chat.responses.parse(model="nano", input=PROMPT, text_format=Painting, max_output_tokens=200)
+    asked: Any = {"model": "nano", "input": PROMPT, "max_output_tokens": 200, "temperature": 0}
+    answer = chat.responses.parse(text_format=Painting, **asked)
     assert isinstance(answer.output_parsed, Painting)
 
 
 def test_a_response_calls_and_its_result_goes_on_from_the_kept_one(chat: openai.OpenAI) -> None:
-    asked: Any = {"model": "nano", "tools": [TOOL], "parallel_tool_calls": False}
+    asked: Any = {"model": "nano", "tools": [TOOL], "parallel_tool_calls": False, "temperature": 0}
     with chat.responses.stream(input=PROMPT, tool_choice="required", max_output_tokens=200, **asked) as stream:
         pieces = "".join(event.delta for event in stream if event.type == "response.function_call_arguments.delta")
         first = stream.get_final_response()
@@ -96,7 +101,7 @@ def test_a_response_calls_and_its_result_goes_on_from_the_kept_one(chat: openai.
 
 
 def test_anthropics_stream_brings_a_tools_input_in_pieces(claude: anthropic.Anthropic) -> None:
-    asked: Any = {"model": "nano", "tools": [ANTHROPIC_TOOL], "max_tokens": 200}
+    asked: Any = {"model": "nano", "tools": [ANTHROPIC_TOOL], "max_tokens": 200, "extra_body": GREEDY}
     choice: Any = {"type": "any", "disable_parallel_tool_use": True}
     pieces: list[str] = []
     with claude.messages.stream(messages=PROMPT, tool_choice=choice, **asked) as stream:
@@ -120,6 +125,7 @@ def test_anthropics_thinking_streams_and_ends_within_its_budget(claude: anthropi
         "thinking": {"type": "enabled", "budget_tokens": 12},
         "output_config": {"effort": "low"},  # without which nano's template opens no thought
         "max_tokens": 40,
+        "extra_body": GREEDY,
     }
     deltas: list[str] = []
     with claude.messages.stream(model="nano", messages=PROMPT, **asked) as stream:
