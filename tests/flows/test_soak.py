@@ -11,13 +11,13 @@ import pytest
 from tests.flows.conftest import free_port
 
 BENCH = Path(__file__).parents[2] / "bench"
-MINUTES = 1.5
+MINUTES = 3.0
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_memory_is_flat_under_unique_prompts_and_cancels() -> None:
     command = [sys.executable, str(BENCH / "soak.py"), "--minutes", str(MINUTES), "--port", str(free_port()), "--dry"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "complete: " in done.stdout
     assert "left in decode: " in done.stdout
