@@ -89,7 +89,7 @@ def measure_overhead(*, dry: bool = False) -> None:
             for length in LENGTHS
         }
     section = _build_section(costs)
-    report = begin_report("serve.py --overhead") | {
+    report = begin_report("serve.py") | {
         "ms_per_token": [
             {"streams": streams, "tokens": length, "rounds": found} for (streams, length), found in costs.items()
         ]

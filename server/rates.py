@@ -180,7 +180,12 @@ class RecentSteps:
         began, ended, _ = self._steps[-1]
         end = max(ended, now - (ended - began)) if busy else now
         start = end - TOTAL_WINDOW_S
-        return sum(tokens * share_after(start, *span) for *span, tokens in self._steps) / TOTAL_WINDOW_S
+        total = 0.0
+        for began, ended, tokens in reversed(self._steps):
+            if ended <= start:
+                break
+            total += tokens * share_after(start, began, ended)
+        return total / TOTAL_WINDOW_S
 
 
 class SecondCounts:
