@@ -11,6 +11,7 @@ import itertools
 import json
 import random
 import time
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -104,14 +105,24 @@ def ask_for(tokens: int) -> int:
 
 
 async def run_load(
-    base_url: str, model: str, *, streams: int, prompt_tokens: int, max_tokens: int, seed: int
+    base_url: str,
+    model: str,
+    *,
+    streams: int,
+    prompt_tokens: int,
+    max_tokens: int,
+    seed: int,
+    asked: Mapping[str, Any] | None = None,
 ) -> LoadResult:
-    """Start `streams` greedy streaming completions at the same moment and read them to their ends."""
+    """Start `streams` greedy streaming completions at the same moment and read them to their ends.
+
+    `asked` is put into every body as it is.
+    """
     started = time.perf_counter()
     async with httpx.AsyncClient(timeout=SILENCE_S, trust_env=False) as client:
         results = await asyncio.gather(
             *(
-                _run_stream(client, base_url, _body(model, prompt_tokens, max_tokens, seed + index))
+                _run_stream(client, base_url, _body(model, prompt_tokens, max_tokens, seed + index) | dict(asked or {}))
                 for index in range(streams)
             )
         )

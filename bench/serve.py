@@ -115,7 +115,12 @@ def measure_streams(
     alone: list[dict[str, Any]] = []
     for number in range(args.rounds + 1):
         seed = 1000 * streams + 10 * number
-        asked = {"streams": streams, "prompt_tokens": args.prompt_tokens, "max_tokens": args.max_tokens, "seed": seed}
+        asked: dict[str, Any] = {
+            "streams": streams,
+            "prompt_tokens": args.prompt_tokens,
+            "max_tokens": args.max_tokens,
+            "seed": seed,
+        }
         answer = loop.run(asked)
         if number:
             alone.append(answer)
@@ -134,7 +139,7 @@ def measure_prefill(programs: list[Program], args: argparse.Namespace) -> list[d
         rates: dict[str, list[float]] = {program.name: [] for program in programs}
         counted: dict[str, int] = dict.fromkeys(rates, 0)
         for number in range(length >= LONG_TOKENS, args.prefill_rounds + 1):  # from 0: one that only warms
-            asked = {"streams": 1, "prompt_tokens": ask_for(length), "max_tokens": PREFILL_MAX_TOKENS}
+            asked: dict[str, Any] = {"streams": 1, "prompt_tokens": ask_for(length), "max_tokens": PREFILL_MAX_TOKENS}
             for program in _turn(programs, number):
                 seed = 50_000 + length + 10 * number
                 result = asyncio.run(run_load(program.base_url, program.model, seed=seed, **asked))

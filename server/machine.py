@@ -18,8 +18,8 @@ def read_resident_bytes() -> int:
 
     On macOS the kernel tells it only through a private call, so there it is the highest it ever was.
     """
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", "rb", buffering=0) as statm:
+        return int(statm.read().split()[1]) * _PAGE_BYTES
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

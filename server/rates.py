@@ -202,10 +202,14 @@ class SecondCounts:
         """Spread tokens evenly over the time in which they were made."""
         began, ended = began_s - self._start, ended_s - self._start
         if ended < 0 or not tokens:
-            return
-        for second in range(max(0, math.floor(began), math.floor(ended) - self._keep), math.floor(ended) + 1):
+            return None
+        last = math.floor(ended)
+        if began >= last:  # nearly every step lies within one second
+            return self._add_to(last, tokens)
+        for second in range(max(0, math.floor(began), last - self._keep), last + 1):
             share = share_after(second, began, ended) - share_after(second + 1, began, ended)
             self._add_to(second, tokens * share)
+        return None
 
     def history(self, now: float) -> tuple[float, ...]:
         """One value per whole second that is over, oldest first; the second under way is left out, it would dip."""

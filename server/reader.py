@@ -73,8 +73,10 @@ class Reader:
 
     async def _wait_for_room(self) -> None:
         """Wait until the system has taken what was written; it tells of room late where the client reads slowly."""
-        if not self._writer.transport.get_write_buffer_size():
-            return await self._writer.drain()  # never waits then, and notices a connection that is lost
+        transport = self._writer.transport
+        if not transport.get_write_buffer_size():
+            # Draining never waits then, and tells of a connection that is lost.
+            return await self._writer.drain() if transport.is_closing() else None
         start_s = self._loop.time()
         while True:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,13 +16,13 @@ from server.text.tokenizer import TextCodec
 
 
 class TokenStream(Protocol):
-    """One request's engine events, read by one task; `server.engine.dispatch.Generation` is one.
+    """One request's engine events, read by one task; `server.engine.dispatch.Generation` is one."""
 
-    Ends after SequenceEnded; raises EngineDead or SequenceFailed.
-    """
+    async def read(self, take: Callable[[EngineEvent], bool]) -> None:
+        """Give `take` each event in order, until it says True or SequenceEnded was given.
 
-    def __aiter__(self) -> AsyncIterator[EngineEvent]:
-        """The events, in order."""
+        Raises what `take` raises, EngineDead and SequenceFailed.
+        """
         ...
 
     def cancel(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -30,7 +30,8 @@ class _Mailbox:
 
     def __init__(self, on_left: Callable[[], None]) -> None:
         self.on_left = on_left
-        self.ready = asyncio.Event()
+        self.wake: Callable[[], None] | None = None
+        """Tells the reader that there is something new; None while nobody reads."""
         self.cancelled = False
         self.failure: HomebaseError | None = None
         self.finished = False
@@ -55,12 +56,16 @@ class _Mailbox:
                 self._ended, self.finished = event, True
             case _:
                 return
-        self.ready.set()
+        self._tell()
 
     def fail(self, failure: HomebaseError) -> None:
         """The reader gets what is unread, then this error."""
         self.failure, self.finished = failure, True
-        self.ready.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.wake is not None:
+            self.wake()
 
     def take(self, request_id: str) -> EngineEvent | None:
         """The oldest unread event, None when there is none."""
@@ -90,9 +95,8 @@ def _merge_prefill(unread: PrefillAdvanced | None, newer: PrefillAdvanced) -> Pr
 class Generation:
     """One request's events, read by one task: prefill advances, tokens, the end.
 
-    Iterating raises SequenceFailed in place of an end that failed, and EngineDead when the engine has died, both
-    after everything that came before. A slow reader finds the events it missed merged into one of each kind. One
-    that is dropped unread is cancelled by itself; whoever stops reading should still say `cancel`.
+    A slow reader finds the events it missed merged into one of each kind. One that is dropped unread is cancelled by
+    itself; whoever stops reading should still say `cancel`.
     """
 
     def __init__(self, request_id: str, mailbox: _Mailbox, cancel: Callable[[str], None]) -> None:
@@ -105,21 +109,46 @@ class Generation:
         """End it at the next step boundary; calling it again, or after the end, changes nothing."""
         self._cancel(self.id)
 
-    def __aiter__(self) -> AsyncIterator[EngineEvent]:
-        return self
+    async def read(self, take: Callable[[EngineEvent], bool]) -> None:
+        """Give `take` each event as it comes, until it says True or nothing more will come.
 
-    async def __anext__(self) -> EngineEvent:
+        `take` is called where the event arrives, without a turn of the loop in between, and so must not wait. What it
+        raises is raised here. Raises SequenceFailed in place of an end that failed, and EngineDead when the engine has
+        died, both after everything that came before. Can be called again, for what follows.
+        """
         mailbox = self._mailbox
-        while True:
-            event = mailbox.take(self.id)
-            if event is not None:
-                return event
-            if mailbox.failure is not None:
-                raise mailbox.failure
-            if mailbox.finished:
-                raise StopAsyncIteration
-            mailbox.ready.clear()
-            await mailbox.ready.wait()
+        assert mailbox.wake is None, "a generation has one reader"
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def advance() -> None:
+            if over.done():  # its task was cancelled and has not run since
+                return
+            try:
+                is_over = self._take_unread(take)
+            except Exception as error:  # the reader's own, for the reader's task
+                mailbox.wake = None
+                over.set_exception(error)
+            else:
+                if is_over:
+                    mailbox.wake = None
+                    over.set_result(None)
+
+        mailbox.wake = advance
+        try:
+            advance()
+            await over
+        finally:
+            mailbox.wake = None
+
+    def _take_unread(self, take: Callable[[EngineEvent], bool]) -> bool:
+        """True when the reader wants no more, or there is no more."""
+        mailbox = self._mailbox
+        while (event := mailbox.take(self.id)) is not None:
+            if take(event):
+                return True
+        if mailbox.failure is not None:
+            raise mailbox.failure
+        return mailbox.finished
 
 
 class Dispatcher:
@@ -170,10 +199,10 @@ class Dispatcher:
 
     def receive(self, events: tuple[EngineEvent, ...]) -> None:
         """Take in what one step did. A fault in `observe` or an `on_left` is raised when everyone has been told."""
+        left = [on_left for event in events for on_left in self._route(event)]
         with ExitStack() as afterwards:
-            for event in events:
-                for on_left in self._route(event):
-                    afterwards.callback(on_left)
+            for on_left in left:
+                afterwards.callback(on_left)
             self._observe(events)
 
     def _route(self, event: EngineEvent) -> list[Callable[[], None]]:

@@ -177,7 +177,9 @@ class Trimmed:
             return
         self._skips_blank = False
         shown = text.rstrip(BLANK) if self._holds_blank else text
-        if shown:
+        if shown and not self._held:
+            yield start, shown
+        elif shown:
             self._held.append((start, shown))
             yield from self.release()
         if len(shown) < len(text):

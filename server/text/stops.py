@@ -19,6 +19,11 @@ class StopMatcher:
         """The stop string that ended the text, None while there was none."""
 
     @property
+    def has_stops(self) -> bool:
+        """False when all text passes."""
+        return bool(self._stops)
+
+    @property
     def held_text(self) -> str:
         """What is held back now."""
         return self._held
@@ -27,8 +32,6 @@ class StopMatcher:
         """Add a piece; the result is what may be shown. After a match nothing is."""
         if self.matched is not None:
             return ""
-        if not self._stops:
-            return text
         pending = self._held + text
         found = self._find(pending)
         if found is not None:

@@ -99,9 +99,9 @@ class Tape:
 
     def _count_held(self, markers: tuple[str, ...]) -> int:
         """Length of the longest end of the text with which some marker begins."""
-        if self.is_closed:
-            return 0
         room = len(self._text) - self._at
+        if self.is_closed or not _may_hold(self._text, room, markers):
+            return 0
         longest = 0
         for marker in markers:
             for size in range(min(len(marker) - 1, room), longest, -1):
@@ -148,6 +148,19 @@ def wait_for_front(tape: Tape, *markers: str) -> Generator[None, None, bool]:
             return True
         yield None
     return True
+
+
+def _may_hold(text: str, room: int, markers: tuple[str, ...]) -> bool:
+    """False when the end of the text, `room` characters at most, has not even the first character of a marker."""
+    starts, longest = _measure(markers)
+    end = text[-min(room, longest) :] if room and longest else ""
+    return any(start in end for start in starts)
+
+
+@cache
+def _measure(markers: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """The characters that markers begin with, and the length of the longest beginning that is not a whole one."""
+    return tuple({marker[0] for marker in markers}), max((len(marker) - 1 for marker in markers), default=0)
 
 
 @cache

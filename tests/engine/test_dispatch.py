@@ -75,7 +75,15 @@ def ended(outcome: Outcome = "stop", request_id: str = "a", error: str | None = 
 
 
 async def read(generation: Generation) -> list[EngineEvent]:
-    return [event async for event in generation]
+    events: list[EngineEvent] = []
+    await generation.read(lambda event: events.append(event) is not None)
+    return events
+
+
+async def read_one(generation: Generation) -> EngineEvent:
+    events: list[EngineEvent] = []
+    await generation.read(lambda event: events.append(event) is None)
+    return events[0]
 
 
 async def test_a_reader_gets_its_own_events_in_order(desk: Desk) -> None:
@@ -111,8 +119,8 @@ async def test_merging_keeps_every_logprob_and_what_was_not_computed(desk: Desk)
     desk.receive(PrefillAdvanced("a", 64, 0, 0.0, cached_tokens=64), PrefillAdvanced("a", 72, 8, 0.5, cached_tokens=64))
     one, two, three = (TokenLogprob(-0.5 * number, ((number, -0.25),)) for number in range(3))
     desk.receive(TokensEmitted("a", (1,), 1.0, logprobs=(one,)), TokensEmitted("a", (2, 3), 4.0, logprobs=(two, three)))
-    assert await anext(generation) == PrefillAdvanced("a", 72, 8, 0.5, cached_tokens=64)
-    assert await anext(generation) == TokensEmitted("a", (1, 2, 3), 4.0, logprobs=(one, two, three))
+    assert await read_one(generation) == PrefillAdvanced("a", 72, 8, 0.5, cached_tokens=64)
+    assert await read_one(generation) == TokensEmitted("a", (1, 2, 3), 4.0, logprobs=(one, two, three))
     desk.receive(emitted(4), ended())
     assert await read(generation) == [emitted(4), ended()]
 
@@ -127,10 +135,10 @@ async def test_a_finished_generation_stays_finished(desk: Desk) -> None:
 async def test_a_failed_sequence_raises_after_what_came_before(desk: Desk) -> None:
     generation = desk.open()
     desk.receive(emitted(1), ended("failed", error="The scores are not numbers."))
-    assert await anext(generation) == emitted(1)
+    assert await read_one(generation) == emitted(1)
     for _ in range(2):
         with pytest.raises(SequenceFailed, match="The scores are not numbers"):
-            await anext(generation)
+            await read_one(generation)
     assert desk.left == ["a"]
 
 
@@ -141,10 +149,10 @@ async def test_a_failure_told_to_all_reaches_each_reader_and_frees_slots_only_wh
     desk.receive(TokensEmitted("one", (5,), 1.0))
     desk.dispatcher.fail_open(SequenceFailed("stuck"))
     desk.dispatcher.fail_open(SequenceFailed("stuck"))
-    assert isinstance(await anext(one), TokensEmitted), "what came before is still read"
+    assert isinstance(await read_one(one), TokensEmitted), "what came before is still read"
     for generation in (one, two):
         with pytest.raises(SequenceFailed, match="stuck"):
-            await anext(generation)
+            await read_one(generation)
     assert (desk.inbox.cancelled, desk.left) == (["one", "two"], [])
     desk.receive(SequenceEnded("one", "cancelled", 2.0), SequenceEnded("two", "cancelled", 2.0))
     assert sorted(desk.left) == ["one", "two"]
@@ -155,7 +163,7 @@ async def test_engine_death_reaches_all_open_and_all_later(desk: Desk) -> None:
     waiting = asyncio.create_task(read(b))
     await asyncio.sleep(0)
     desk.receive(emitted(1), ended(request_id="done"), EngineDied("It broke."))
-    first = await anext(a)
+    first = await read_one(a)
     assert first == emitted(1)
     for dead in (read(a), waiting):
         with pytest.raises(EngineDead, match="It broke"):
@@ -172,9 +180,9 @@ async def test_closing_tells_everyone_why_and_frees_every_slot_without_the_engin
     a = desk.open("a")
     desk.receive(emitted(1))
     desk.dispatcher.close(ServerEnding())
-    assert await anext(a) == emitted(1)
+    assert await read_one(a) == emitted(1)
     with pytest.raises(ServerEnding, match="shutting down"):
-        await anext(a)
+        await read_one(a)
     with pytest.raises(ServerEnding):
         desk.open("later")
     desk.receive(ended(), EngineDied("It broke on the way out."))
@@ -310,14 +318,38 @@ async def _play(script: list[tuple[str, int]]) -> None:
 
 async def _read_what_is_there(generation: Generation) -> list[int]:
     """Token ids of all unread events; at most one event of each kind is ever unread."""
-    tokens: list[int] = []
-    events = 0
+    events: list[EngineEvent] = []
     try:
         async with asyncio.timeout(0):
-            async for event in generation:
-                events += 1
-                tokens += event.token_ids if isinstance(event, TokensEmitted) else ()
+            await generation.read(lambda event: events.append(event) is not None)
     except (TimeoutError, EngineDead):
         pass
-    assert events <= 3
-    return tokens
+    assert len(events) <= 3
+    return [token for event in events if isinstance(event, TokensEmitted) for token in event.token_ids]
+
+
+async def test_an_event_is_read_where_it_arrives_without_a_turn_of_the_loop(desk: Desk) -> None:
+    generation = desk.open("a")
+    got: list[EngineEvent] = []
+    reading = asyncio.create_task(generation.read(lambda event: got.append(event) is not None))
+    await asyncio.sleep(0)
+    desk.receive(emitted(5))
+    assert got == [emitted(5)]
+    desk.receive(ended())
+    await reading
+    assert got == [emitted(5), ended()]
+
+
+async def test_a_fault_of_one_reader_is_its_own(desk: Desk) -> None:
+    def break_down(event: EngineEvent) -> bool:
+        raise ValueError("broken")
+
+    a, b = desk.open("a"), desk.open("b")
+    reading = asyncio.create_task(a.read(break_down))
+    other = asyncio.create_task(read(b))
+    await asyncio.sleep(0)
+    desk.receive(emitted(5), emitted(6, request_id="b"))
+    desk.receive(ended(request_id="a"), ended(request_id="b"))
+    with pytest.raises(ValueError, match="broken"):
+        await reading
+    assert await other == [emitted(6, request_id="b"), ended(request_id="b")]

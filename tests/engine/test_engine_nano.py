@@ -56,7 +56,9 @@ async def served() -> AsyncIterator[Served]:
 async def read(generation: Generation) -> tuple[list[int], Outcome | None]:
     tokens: list[int] = []
     outcome: Outcome | None = None
-    async for event in generation:
+
+    def take(event: EngineEvent) -> bool:
+        nonlocal outcome
         match event:
             case TokensEmitted():
                 tokens.extend(event.token_ids)
@@ -64,6 +66,9 @@ async def read(generation: Generation) -> tuple[list[int], Outcome | None]:
                 outcome = event.outcome
             case _:
                 pass
+        return False
+
+    await generation.read(take)
     return tokens, outcome
 
 
@@ -79,9 +84,13 @@ async def test_two_streams_get_the_text_that_each_gets_alone(served: Served) -> 
 
 async def test_a_cancel_in_prefill_frees_its_place_and_the_next_one_runs(served: Served) -> None:
     generation = served.open("long", PROMPT * 20, 50)
-    async for event in generation:
+
+    def take(event: EngineEvent) -> bool:
         assert isinstance(event, PrefillAdvanced | SequenceEnded)
         generation.cancel()
+        return False
+
+    await generation.read(take)
     assert served.left == ["long"]
     assert served.dispatcher.open_ids == ()
     assert len((await read(served.open("next", PROMPT, 3)))[0]) == 3
@@ -89,7 +98,7 @@ async def test_a_cancel_in_prefill_frees_its_place_and_the_next_one_runs(served:
 
 async def test_stopping_the_engine_ends_open_streams_and_refuses_later_ones(served: Served) -> None:
     generation = served.open("a", PROMPT, 4000)
-    await anext(generation)
+    await generation.read(lambda _: True)
     assert await asyncio.to_thread(served.engine.stop, 20)
     assert (await read(generation))[1] == "cancelled"
     with pytest.raises(EngineDead):

@@ -34,6 +34,7 @@ class ChatAnswer:
         """The bytes of a token, where log-probabilities are wanted; None where they are not."""
         self._wants_usage = wants_usage
         self._scores: list[msgspec.Raw] = []
+        self._before_text, self._after_text = self._build_frame({"content": msgspec.Raw(b"\0")}).split(b"\0")
 
     def begin(self) -> bytes:
         """The role, before there is any text."""
@@ -72,6 +73,9 @@ class ChatAnswer:
         return self._encode("chat.completion", [choice], reply)
 
     def _build_piece(self, piece: Piece) -> bytes:
+        if self._spell is None and isinstance(piece.delta, TextDelta):
+            # Nearly every frame of a stream, and all but its text is the same each time.
+            return b"".join((self._before_text, msgspec.json.encode(piece.delta.text), self._after_text))
         delta = _build_delta(piece.delta)
         if delta is None:
             return b""

@@ -123,7 +123,8 @@ class Reply:
                 return
 
     def _note_score(self, token_id: int, score: TokenLogprob | None, text: str) -> None:
-        self._scores.add(token_id, None if self._detokenizer.hides(token_id) else score, text)
+        is_hidden = score is not None and self._detokenizer.hides(token_id)
+        self._scores.add(token_id, None if is_hidden else score, text)
 
     def _pass_on(self, deltas: Iterable[Part]) -> Iterator[Part]:
         for delta in deltas:
@@ -137,6 +138,9 @@ class Reply:
                 return
 
     def _match_stops(self, delta: TextDelta) -> Iterator[Part]:
+        if not self._stops.has_stops:
+            yield delta
+            return
         start = self._held_from if self._stops.held_text else delta.start
         shown = self._stops.feed(delta.text)
         self._held_from = start + len(shown)

@@ -16,6 +16,7 @@ from server.api.generation.stream_life import StreamLife
 from server.api.generation.transcript import Piece
 from server.api.sse import UNREAD_MOST_BYTES, Outbox
 from server.errors import HomebaseError, StreamStopped
+from server.events import EngineEvent
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +41,21 @@ class AnswerStream:
         self._outbox = Outbox(keep_alive_s, answer.keep_alive)
         self._early: list[Piece] = []
         """What was said before the response began."""
+        self._is_flooded = False
+        """True when more waits for the reader than anybody who reads leaves."""
 
     async def hold(self) -> None:
         """Wait until there is something to say. Raises HomebaseError when the answer ends without that."""
         reply = self._life.reply
+
+        def take(event: EngineEvent) -> bool:
+            self._early = reply.fold(event)
+            return bool(self._early) or reply.finish_reason is not None
+
         try:
-            async for event in self._life.tokens:
-                self._early = reply.fold(event)
-                if self._early or reply.finish_reason is not None:
-                    return
-            raise StreamStopped(NO_RESULT)
+            await self._life.tokens.read(take)
+            if not self._early and reply.finish_reason is None:
+                raise StreamStopped(NO_RESULT)
         except HomebaseError as error:
             self._life.fail(error)
             raise
@@ -79,26 +85,25 @@ class AnswerStream:
             self._outbox.close()
 
     async def _put_events(self, sender: asyncio.Task[object] | None) -> None:
-        reply, outbox = self._life.reply, self._outbox
-        async for pieces in self._fold():
-            frames = self._answer.add(pieces) if pieces else b""
-            outbox.put(frames)
-            if reply.finish_reason is not None:
-                self._life.complete()
-                await self._life.leave()
-                outbox.put(self._answer.end(reply))
-                return
-            # What was put just now nobody had the time to read, and it can be much at once.
-            if outbox.unread_bytes - len(frames) > UNREAD_MOST_BYTES:
-                self._drop_reader(sender)
-                return
+        reply = self._life.reply
+        if not self._put_pieces(self._early):
+            await self._life.tokens.read(lambda event: self._put_pieces(reply.fold(event)))
+        if reply.finish_reason is not None:
+            self._life.complete()
+            await self._life.leave()
+            self._outbox.put(self._answer.end(reply))
+        elif self._is_flooded:
+            self._drop_reader(sender)
+        else:
+            raise StreamStopped(NO_RESULT)
 
-    async def _fold(self) -> AsyncIterator[list[Piece]]:
-        """What each event adds, first what was said before the response began; it is for the reader to stop."""
-        yield self._early
-        async for event in self._life.tokens:
-            yield self._life.reply.fold(event)
-        raise StreamStopped(NO_RESULT)
+    def _put_pieces(self, pieces: list[Piece]) -> bool:
+        """What an event adds; True when nothing may follow."""
+        frames = self._answer.add(pieces) if pieces else b""
+        self._outbox.put(frames)
+        # What was put just now nobody had the time to read, and it can be much at once.
+        self._is_flooded = self._outbox.unread_bytes - len(frames) > UNREAD_MOST_BYTES
+        return self._is_flooded or self._life.reply.finish_reason is not None
 
     def _fail(self, error: HomebaseError) -> None:
         """Say what happened in the dialect's own event; the answer is not whole."""
@@ -118,14 +123,18 @@ class AnswerStream:
 async def collect(life: StreamLife, answer: Answer) -> bytes:
     """The whole answer, when it is complete."""
     reply = life.reply
+
+    def take(event: EngineEvent) -> bool:
+        answer.keep(reply.fold(event))
+        return reply.finish_reason is not None
+
     try:
-        async for event in life.tokens:
-            answer.keep(reply.fold(event))
-            if reply.finish_reason is not None:
-                life.complete()
-                await life.leave()
-                return answer.build_whole(reply)
-        raise StreamStopped(NO_RESULT)
+        await life.tokens.read(take)
+        if reply.finish_reason is None:
+            raise StreamStopped(NO_RESULT)
+        life.complete()
+        await life.leave()
+        return answer.build_whole(reply)
     except HomebaseError as error:
         life.fail(error)
         raise

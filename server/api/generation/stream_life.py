@@ -48,8 +48,7 @@ class StreamLife:
         """
         with suppress(HomebaseError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
-                async for _ in self.tokens:
-                    pass
+                await self.tokens.read(lambda _: False)
 
     def fail(self, error: HomebaseError) -> None:
         """The answer stays unfinished, and not because of the client."""
