@@ -22,7 +22,12 @@ def render_tables() -> str:
         here = limit.key.rpartition(".")[0]
         if here != section:
             section = here
-            lines += ["", f"## [{section}]", "", "| limit | default | allowed | takes effect | meaning |"]
+            lines += [
+                "",
+                f"## [{section}]" if section else "## Tables of your own",
+                "",
+                "| limit | default | allowed | takes effect | meaning |",
+            ]
             lines += ["|---|---|---|---|---|"]
         lines.append(render_row(limit))
     return "\n".join(lines) + "\n"

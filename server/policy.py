@@ -18,27 +18,33 @@ import msgspec
 from server.errors import PolicyInvalid
 from server.policy_tables import (
     AdmissionPolicy,
+    ClientPolicy,
     ConsolePolicy,
     Effect,
     EnginePolicy,
+    HistoryPolicy,
     LimitValue,
     ModelPolicy,
     Policy,
     ServerPolicy,
     SubagentPolicy,
+    UpstreamPolicy,
 )
 
 __all__ = [
     "AdmissionPolicy",
+    "ClientPolicy",
     "ConsolePolicy",
     "Effect",
     "EnginePolicy",
+    "HistoryPolicy",
     "Limit",
     "LimitValue",
     "ModelPolicy",
     "Policy",
     "ServerPolicy",
     "SubagentPolicy",
+    "UpstreamPolicy",
     "apply_changes",
     "dotted",
     "find_limit",
@@ -91,11 +97,28 @@ def find_limit(key: str) -> Limit:
 
 
 def read_limit(policy: Policy, key: str) -> LimitValue:
-    """The value of a dotted key in a policy; raises AttributeError when there is none."""
+    """The value of a dotted key in a policy; raises AttributeError or KeyError when there is none."""
     node: Any = policy
     for name in key.split("."):
         node = getattr(node, name)
-    return tuple(f"{name} = {value}" for name, value in node.items()) if isinstance(node, dict) else node
+    return _write_rows(node) if find_limit(key).kind == "table" else node
+
+
+def _write_rows(table: dict[str, Any] | tuple[msgspec.Struct, ...]) -> tuple[str, ...]:
+    """A text for each name in a table of the operator's own."""
+    if isinstance(table, tuple):
+        return tuple(_write_fields(each) for each in table)
+    return tuple(
+        f"{name}: {_write_fields(value)}" if isinstance(value, msgspec.Struct) else f"{name} = {value}"
+        for name, value in table.items()
+    )
+
+
+def _write_fields(row: msgspec.Struct) -> str:
+    """What is set in it."""
+    found = {name: getattr(row, name) for name in row.__struct_fields__}
+    shown = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    return ", ".join(f"{name} = {value}" for name, value in shown.items() if value not in (None, "", [], False))
 
 
 def dotted(path: tuple[str, ...]) -> str:
@@ -155,6 +178,7 @@ def parse_limit(key: str, text: str) -> LimitValue:
 
 _INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
 _FLOAT = re.compile(r"[+-]?([0-9]+(_[0-9]+)*(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_ROW = re.compile(r"[^\s:]+ = .*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 _LONGEST_NUMBER = 40
@@ -165,7 +189,11 @@ def _write_plain(kind: str, value: LimitValue) -> Any:
     """A value as tomllib would have read it."""
     if not isinstance(value, tuple):
         return value
-    return dict(line.split(" = ", 1) for line in value) if kind == "table" else list(value)
+    if kind != "table":
+        return list(value)
+    if not all(_ROW.fullmatch(line) for line in value):
+        raise PolicyInvalid("A table of your own names is edited in the file, which is noticed.")
+    return dict(line.split(" = ", 1) for line in value)
 
 
 def _read_text(limit: Limit, text: str) -> LimitValue:
@@ -216,6 +244,8 @@ def _build_limit(key: str, hint: Any, default: LimitValue) -> Limit:
     origin = typing.get_origin(inner)
     choices = typing.get_args(inner) if origin is Literal else ()
     kind: Any = "choice" if choices else _CONTAINERS.get(origin) or inner.__name__
+    if origin is tuple and _is_struct(typing.get_args(inner)[0]):
+        kind = "table"
     extra = meta.extra
     return Limit(
         key=key,
@@ -290,14 +320,21 @@ def _explain(error: msgspec.ValidationError, document: Mapping[str, Any]) -> Pol
             given = given[name]
     except (KeyError, TypeError):
         return PolicyInvalid(f"{reason}{f' at {key}' if key else ''}.", key=key or None)
-    if limit.kind == "table" and isinstance(given, Mapping):
-        return PolicyInvalid(f"{key}: not all of it is allowed; allowed: {limit.allowed}.", key=key)
+    if limit.kind == "table" and _is_table(given):
+        return PolicyInvalid(f"{key}: {_explain_row(reason, where)}; allowed: {limit.allowed}.", key=key)
     wanted = _WANTED.get(limit.kind)
     if wanted and _kind_of(given) not in wanted:
         return PolicyInvalid(
             f"{key}: {_show_unless_secret(limit, given)} is not {wanted[0]}; allowed: {limit.allowed}.", key=key
         )
     return _refuse_value(limit, _show_unless_secret(limit, given))
+
+
+def _explain_row(reason: str, where: str) -> str:
+    """What is wrong within a table of the operator's own, without the pattern that it had to match."""
+    name = where.rstrip("`").rpartition(".")[2].rpartition("]")[2]
+    told = "not all of it is allowed" if "regex" in reason else f"{reason[:1].lower()}{reason[1:]}"
+    return f"{name}: {told}" if name and "." in where.partition("[")[2] else told
 
 
 _WANTED = {

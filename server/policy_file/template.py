@@ -23,8 +23,9 @@ _TABLES = {
     "model": "Which checkpoint is served.",
     "engine": "How the engine spends its steps.",
     "policy": "When a request may start. Everything here can be changed while streams run; none is cut by it.",
-    "policy.subagents": "What children of an agent may do. Read and shown now; enforced once admission knows agents.",
+    "policy.subagents": "What children of an agent may do.",
     "console": "How the console looks.",
+    "history": "What is remembered of requests after they are over: facts and figures, never their text.",
 }
 
 
@@ -34,16 +35,18 @@ def build_template() -> str:
     table = ""
     for limit in list_limits():
         here = limit.key.rpartition(".")[0]
-        if here != table:
+        if here and here != table:
             table = here
             parts += ["", *_comment(_TABLES[table]), f"[{table}]"]
-        setting = (
-            f"[{limit.key}]"
-            if limit.kind == "table"
-            else f"{limit.key.rpartition('.')[2]} = {write_value(limit.default)}"
-        )
-        parts += ["", *describe_limit(limit), setting]
+        parts += ["", *describe_limit(limit), _write_setting(limit)]
     return "\n".join(parts) + "\n"
+
+
+def _write_setting(limit: Limit) -> str:
+    if limit.kind != "table":
+        return f"{limit.key.rpartition('.')[2]} = {write_value(limit.default)}"
+    # An empty list of tables cannot be written but as a value, which would have to stand in front of all tables.
+    return "# [[upstreams]]" if limit.key == "upstreams" else f"[{limit.key}]"
 
 
 def describe_limit(limit: Limit) -> Iterator[str]:
