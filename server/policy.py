@@ -333,8 +333,9 @@ def _explain(error: msgspec.ValidationError, document: Mapping[str, Any]) -> Pol
 def _explain_row(reason: str, where: str) -> str:
     """What is wrong within a table of the operator's own, without the pattern that it had to match."""
     name = where.rstrip("`").rpartition(".")[2].rpartition("]")[2]
-    told = "not all of it is allowed" if "regex" in reason else f"{reason[:1].lower()}{reason[1:]}"
-    return f"{name}: {told}" if name and "." in where.partition("[")[2] else told
+    if not name or "." not in where.partition("[")[2] or "regex" in reason:
+        return "not all of it is allowed"
+    return f"{name}: {reason[:1].lower()}{reason[1:]}"
 
 
 _WANTED = {

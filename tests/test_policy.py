@@ -48,13 +48,8 @@ def test_every_limit_is_complete() -> None:
         assert limit.description.endswith("."), limit.key
         assert limit.allowed, limit.key
         assert read_limit(Policy(), limit.key) == limit.default
-        assert validate_policy(document(limit.key, limit.default)) == Policy()
+        assert limit.kind == "table" or validate_policy(document(limit.key, limit.default)) == Policy()
         assert (limit.minimum is None) == (limit.kind not in ("int", "float"))
-
-
-def test_limits_of_subagents_are_marked_as_not_enforced() -> None:
-    unenforced = {limit.key for limit in list_limits() if not limit.enforced}
-    assert unenforced == {limit.key for limit in list_limits() if limit.key.startswith("policy.subagents.")}
 
 
 def test_find_limit_knows_kind_range_and_effect() -> None:
@@ -94,7 +89,7 @@ def test_bounds_are_inclusive_and_nothing_lies_beyond(limit: Any) -> None:
         ("policy.refusal_status", "429", '"429" is not allowed'),
         ("policy.refusal_status", 429.0, "429.0 is not allowed"),
         ("policy.refusal_status", 418, "418 is not allowed"),
-        ("policy.limit_behavior", "Fail", '"Fail" is not allowed; allowed: "fail".'),
+        ("policy.limit_behavior", "Fail", '"Fail" is not allowed; allowed: "fail", "queue", "overflow".'),
         ("server.host", 5, "5 is not text"),
         ("server.host", "", '"" is not allowed'),
         ("server.host", "a b", '"a b" is not allowed'),
@@ -137,7 +132,11 @@ def test_wrong_secret_is_never_repeated(value: Any) -> None:
         ({"max_in_flight": 1}, "max_in_flight", "did you mean policy.max_in_flight?"),
         ({"server": {"zzz": 1}}, "server.zzz", "known here: host, port, api_key"),
         ({"policy": {"a.b": 1}}, 'policy."a.b"', "known here"),
-        ({"title": "mine"}, "title", "known here: server, model, engine, policy, console."),
+        (
+            {"title": "mine"},
+            "title",
+            "known here: server, model, engine, policy, console, history, aliases, upstreams.",
+        ),
     ],
 )
 def test_unknown_key_is_refused_with_the_nearest_one(tables: dict[str, Any], key: str, suggestion: str) -> None:
@@ -182,6 +181,35 @@ def test_a_table_of_keys_is_judged_without_quoting_what_may_be_a_key(value: Any,
     assert error.message.startswith(words)
     assert error.key == "server.keys"
     assert "pasted" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        (
+            {"policy": {"clients": {"codex": {"max_in_flight": 65}}}},
+            "policy.clients: max_in_flight: expected `int` <= 64;",
+        ),
+        ({"policy": {"clients": {"codex": {"x": 1}}}}, "policy.clients: not all of it is allowed;"),
+        ({"upstreams": [{"name": "a", "base_url": "ftp://b"}]}, "upstreams: not all of it is allowed;"),
+        ({"upstreams": 3}, "upstreams: 3 is not a table;"),
+    ],
+)
+def test_a_table_of_the_operators_own_is_judged_by_its_rows(tables: dict[str, Any], words: str) -> None:
+    assert refusal_of(tables).message.startswith(words)
+
+
+def test_tables_of_the_operators_own_read_as_a_line_for_each_name() -> None:
+    policy = validate_policy(
+        {
+            "aliases": {"gpt-5": "nano"},
+            "policy": {"clients": {"codex": {"max_in_flight": 1}}},
+            "upstreams": [{"name": "brain", "base_url": "http://127.0.0.1:1234/v1", "models": ["qwen*"]}],
+        }
+    )
+    assert read_limit(policy, "aliases") == ("gpt-5 = nano",)
+    assert read_limit(policy, "policy.clients") == ("codex: max_in_flight = 1",)
+    assert read_limit(policy, "upstreams")[0].startswith("name = brain, base_url = http://127.0.0.1:1234/v1")  # pyright: ignore
 
 
 def test_a_key_in_the_place_of_a_variables_name_is_not_quoted() -> None:
