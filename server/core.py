@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+GC_THRESHOLD = (20_000, 20, 20)
+"""New objects before a collection, and so on: with Python's 700 every third token waits for one that finds nothing."""
+
 
 class Core:
     """What serves, without its socket. Lives on the server loop; made before that on the main thread.
@@ -107,6 +110,7 @@ class Core:
             # What is here now stays: a full collection over it would stop every thread for 200 ms and more.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*GC_THRESHOLD)
             log.info("serving %s (%s, %s)", facts.id, facts.architecture, facts.dtype)
             if shortage := explain_shortage(self._model.plan_memory(self._store.state.policy)):
                 log.warning("every request will be refused: %s", shortage)

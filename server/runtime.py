@@ -12,6 +12,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
@@ -30,6 +31,9 @@ from server.snapshot import Snapshot
 
 SNAPSHOT_S = 0.25
 """A new snapshot four times a second: what an eye can follow."""
+
+WATCHED_S, SNAPSHOT_UNWATCHED_S = 5.0, 1.0
+"""When nobody has looked for so long, as with no console, one a second will do: a stalled engine is noticed by it."""
 
 START_S = 15.0
 """From the thread's start to the answer to its own first request; it took 0.5 s on a busy box."""
@@ -67,8 +71,9 @@ class Runtime:
     ) -> None:
         self.ring = ring
         self.store = PolicyStore(config_path, template, overrides, ring.publish)
-        self.snapshot: Snapshot
-        """The newest one; frozen, replaced as a whole."""
+        self._snapshot: Snapshot
+        self._looked_s = 0.0
+        """When somebody last asked for the snapshot."""
         self.ended = threading.Event()
         """Set when the server thread is over, asked for or not."""
         self.on_end: Callable[[], object] = lambda: None
@@ -84,6 +89,12 @@ class Runtime:
         self._fault: str | None = None
         self._stop_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="homebase-server", daemon=True)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest one; frozen, replaced as a whole. From any thread; four a second are made for who looks."""
+        self._looked_s = time.monotonic()
+        return self._snapshot
 
     @property
     def address(self) -> str:
@@ -216,7 +227,8 @@ class Runtime:
     async def _tick(self) -> None:
         while True:
             self._core.refresh()
-            await asyncio.sleep(SNAPSHOT_S)
+            is_watched = time.monotonic() - self._looked_s < WATCHED_S
+            await asyncio.sleep(SNAPSHOT_S if is_watched else SNAPSHOT_UNWATCHED_S)
 
     async def _watch_policy(self) -> None:
         try:
@@ -225,7 +237,7 @@ class Runtime:
             log.warning("edits of homebase.toml made outside are not noticed: %s", error)
 
     def _show(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+        self._snapshot = snapshot
 
 
 def _describe_place(thread: threading.Thread) -> str:
