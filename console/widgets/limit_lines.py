@@ -54,12 +54,16 @@ class Row(msgspec.Struct, frozen=True):
     """True for the row under a limit that says what it means."""
 
 
+OWN_TABLES = "tables of your own"
+"""Over limits that stand in no table, being tables themselves."""
+
+
 def plan_rows(*, airy: bool = False, told: bool = False) -> tuple[Row, ...]:
     """Every limit under its table; `airy` puts a blank row between tables, `told` its meaning under each limit."""
     keys = sorted(LIMITS, key=lambda key: not key.startswith(f"{FIRST_TABLE}."))
     rows: list[Row] = []
     for key in keys:
-        table = key.rpartition(".")[0]
+        table = key.rpartition(".")[0] or OWN_TABLES
         if not rows or rows[-1].table != table:
             rows += [Row(""), Row(table)] if airy and rows else [Row(table)]
         rows.append(Row(table, key))
@@ -104,8 +108,9 @@ def _list_line(editing: Editing, row: Row, is_cursor: bool, width: int) -> Line:
 def _heading(table: str, width: int) -> Line:
     if not table:
         return ((" " * width, ""),)
-    rule = "─" * max(0, width - len(table) - 5)
-    return fit_line(((f" [{table}] ", "accent-text bold"), (rule, "plot-grid")), width)
+    name = table if table == OWN_TABLES else f"[{table}]"
+    rule = "─" * max(0, width - len(name) - 3)
+    return fit_line(((f" {name} ", "accent-text bold"), (rule, "plot-grid")), width)
 
 
 def limit_line(editing: Editing, key: str, is_cursor: bool, width: int) -> Line:

@@ -51,7 +51,7 @@ async def test_unsaved_edits_are_marked_on_every_screen_until_they_are_saved(
             await pilot.press(place)
             await pilot.pause()
             assert "3 Policy •1 " in bar(read_screen, app)
-        await pilot.press("3", "down", "down", "down", "right")
+        await pilot.press("3", "down", "right")
         await pilot.pause()
         assert "3 Policy •2 " in bar(read_screen, app)
         await pilot.press("s")
