@@ -83,7 +83,7 @@ def test_a_client_has_a_short_printable_name(user_agent: str, name: str) -> None
 
 def test_what_a_client_sends_is_safe_to_print() -> None:
     found = identify({"x-homebase-session": "a\x1b]0;title\x07", "x-homebase-parent-session": "p\u202e"}, FACTS)
-    assert found == Identity("a\\x1b]0;title\\x07", "p\\u202e", "child", "unknown")
+    assert found == Identity("a\\x1b]0;title\\x07", "p\\u202e", "child", "unknown", owner=found.owner)
     assert len(make_printable("s" * 500, 64)) == 64
 
 
