@@ -23,6 +23,10 @@ SESSIONS_KEPT = 1_000
 IDLE_KEPT_S = 86_400.0
 """A person comes back to a conversation the next morning, and its children are its children still."""
 
+TITLES_WITHOUT_TOOLS = frozenset({"opencode"})
+"""Families whose own turns always offer tools, and whose titles come first. Source: OpenCode 1.18.33, seen 2026-11-30:
+two requests for one line of work, the title's without tools and under the same session, the turn's beside it."""
+
 DEEPEST = 64
 """So far up parents are looked for; a header can say anything."""
 
@@ -185,7 +189,8 @@ class Lineage:
     def _choose_lane(self, identity: Identity, known: _Session | None, is_child: bool, has_tools: bool) -> Lane:
         """Only a session that a header names has side requests: two that begin alike may be two strangers."""
         is_beside = identity.is_named and not has_tools and known is not None and known.is_busy
-        if identity.lane == "auxiliary" or is_beside:
+        is_title = identity.family in TITLES_WITHOUT_TOOLS and not has_tools and not is_child
+        if identity.lane == "auxiliary" or is_beside or (identity.is_named and is_title):
             return "auxiliary"
         return "child" if is_child else identity.lane
 

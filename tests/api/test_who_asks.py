@@ -200,14 +200,30 @@ async def test_a_prompt_that_a_cancelled_answer_wrote_starts_nobody(rig: Any, as
     assert (await ask(QWEN, chat(PROMPT))).lane == "unknown"
 
 
-async def test_opencodes_title_beside_its_work_is_auxiliary(rig: Any, hold: Any, ask: Ask) -> None:
+@pytest.mark.parametrize("title_is_first", [True, False])
+async def test_opencodes_title_is_auxiliary_before_its_work_and_beside_it(
+    rig: Any, hold: Any, title_is_first: bool
+) -> None:
     headers = {**OPENCODE, "x-session-id": "S1"}
-    main = await hold(headers, chat("Do it.", "task", "read"))
-    title = await hold(headers, chat("Generate a title."))
-    assert (find_row(rig, main).lane, find_row(rig, title).lane) == ("parent", "auxiliary")
-    assert rig.engine.requests[title].priority > rig.engine.requests[main].priority
+    asked = [("title", chat("Generate a title.")), ("main", chat("Do it.", "task", "read"))]
+    ids = {name: await hold(headers, wire) for name, wire in (asked if title_is_first else reversed(asked))}
+    assert [find_row(rig, ids[name]).lane for name in ("main", "title")] == ["parent", "auxiliary"]
+    assert rig.engine.requests[ids["title"]].priority > rig.engine.requests[ids["main"]].priority
     await let_go(rig)
-    assert (await ask(headers, chat("And now?"))).lane == "parent"
+
+
+async def test_a_side_request_without_tools_is_one_only_beside_another(rig: Any, hold: Any, ask: Ask) -> None:
+    headers = {"x-homebase-session": "s"}
+    main = await hold(headers, chat("Do it.", "read"))
+    side = await hold(headers, chat("Sum it up."))
+    assert (find_row(rig, main).lane, find_row(rig, side).lane) == ("parent", "auxiliary")
+    await let_go(rig)
+    assert (await ask(headers, chat("Sum it up."))).lane == "parent"
+
+
+async def test_a_child_of_opencode_without_tools_is_no_title(ask: Ask) -> None:
+    row = await ask({**OPENCODE, "x-session-id": "S2", "x-parent-session-id": "S1"}, chat("Think about it."))
+    assert (row.lane, row.depth) == ("child", 1)
 
 
 async def test_counting_tokens_and_bad_requests_leave_no_session_busy(rig: Any, ask: Ask) -> None:
