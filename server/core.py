@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from quart import Quart
 
 from server.access import answers_strangers
+from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
@@ -68,6 +69,7 @@ class Core:
         self._admission = Admission(
             self._telemetry.streams, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
         )
+        self._lineage = Lineage()
         self._model = ModelState(
             model_name(policy.model.path),
             str(self._place) if isinstance(self._place, Path) else policy.model.path,
@@ -89,6 +91,7 @@ class Core:
                 read_model=self._view_model,
                 text=self._model.text,
                 admission=self._admission,
+                lineage=self._lineage,
                 dispatcher=self._find_dispatcher,
                 telemetry=self._observers,
                 tally=self._tally,

@@ -191,6 +191,11 @@ class Refused(Notice, frozen=True, tag="refused"):
     prompt_tokens: int | None
     """None when the prompt was refused uncounted."""
     max_tokens: int | None
+    parent_session: str | None = None
+    depth: int = 0
+    """Of its session: 0 for no child; a child has its parent's plus 1."""
+    family: str = ""
+    key: str = ""
 
 
 class StreamEnded(Notice, frozen=True, tag="stream_ended"):

@@ -72,6 +72,39 @@ class StreamView(msgspec.Struct, frozen=True):
     """Emitted per decode step, its last 128."""
     key: str = ""
     """Name of the key that it came with; empty when none is asked for."""
+    depth: int = 0
+    """Of its session: 0 for no child; a child has its parent's plus 1."""
+    family: str = ""
+    """Of its client: codex, opencode and so on; empty when not told."""
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """One session: what is known of it since the server has first seen it. Not in the snapshot: there may be many."""
+
+    session: str
+    parent_session: str | None
+    root_session: str
+    """Whose children, and children's children, it belongs to; a parent is its own."""
+    depth: int
+    lane: Lane
+    """Its own: that of its side requests is auxiliary."""
+    client: str
+    family: str
+    key: str
+    first_seen_s: float
+    last_seen_s: float
+    """Unix times."""
+    requests: int
+    in_flight: int
+    admitted: int
+    refused: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    """Of its requests that are over."""
+    last_outcome: str
+    """How its newest request ended: an outcome, or the code of a refusal; empty before."""
+    children: tuple[str, ...]
 
 
 class AdmissionView(msgspec.Struct, frozen=True):

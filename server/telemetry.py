@@ -93,6 +93,8 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     max_tokens: int
     context_limit_tokens: int
     streaming: bool
+    depth: int = 0
+    family: str = ""
 
 
 @dataclass(slots=True)
@@ -162,6 +164,8 @@ class Telemetry:
         context_limit_tokens: int,
         streaming: bool,
         key: str = "",
+        depth: int = 0,
+        family: str = "",
     ) -> None:
         """Begin to follow a stream that was just admitted."""
         now = self._clock()
@@ -177,6 +181,8 @@ class Telemetry:
             max_tokens=max_tokens,
             context_limit_tokens=context_limit_tokens,
             streaming=streaming,
+            depth=depth,
+            family=family,
         )
         self._open[request_id] = _Stream(
             identity,
@@ -444,6 +450,8 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         lane=identity.lane,
         client=identity.client,
         key=identity.key,
+        depth=identity.depth,
+        family=identity.family,
         model=identity.model,
         phase=stream.phase,
         context_tokens=stream.prefill_done_tokens + stream.completion_tokens,

@@ -72,8 +72,9 @@ def refusal_facts(refused: Refused, width: int, rows: int) -> list[Line]:
 
 def _who(refused: Refused, width: int) -> Line:
     """Whose it was; the session's name is the first to give way, its end replaced by `…`."""
+    deep = f", depth {refused.depth}" if refused.depth > 1 else ""
     known: list[Line] = [
-        ((" from ", "text-muted"), (safe_text(refused.client), "accent-text"), (f"  {refused.lane}", "")),
+        ((" from ", "text-muted"), (safe_text(refused.client), "accent-text"), (f"  {refused.lane}{deep}", "")),
         (("  request ", "text-muted"), (safe_text(refused.request_id), "")),
     ]
     line = join_whole(known, width)

@@ -73,7 +73,8 @@ def _rows(name: str, value: str, width: int) -> list[Line]:
 
 
 def _who(stream: StreamView) -> list[Line]:
-    rows = [_row("lane", stream.lane, "bold"), _row("session", safe_text(stream.session))]
+    deep = f", depth {stream.depth}" if stream.depth > 1 else ""
+    rows = [_row("lane", f"{stream.lane}{deep}", "bold"), _row("session", safe_text(stream.session))]
     if stream.key:
         rows.append(_row("key", safe_text(stream.key)))
     if stream.parent_session is not None:

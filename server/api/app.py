@@ -13,6 +13,7 @@ from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 
 from server.access import KeySource
+from server.admission.clients import choose_refusal_status
 from server.api.body import LIMIT_BYTES, BoundedBody, drain_body
 from server.api.cancel import add_cancel
 from server.api.dialects import add_dialects
@@ -105,7 +106,9 @@ def _add_guard(app: Quart, services: Services) -> None:
 
 def _add_error_answers(app: Quart, services: Services) -> None:
     async def answer_known(error: HomebaseError) -> Response:
-        status = services.read_policy().policy.refusal_status
+        policy = services.read_policy().policy
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        status = choose_refusal_status(policy, headers, g.key_name)
         return _answer_failure(build_failure(error, status, find_dialect(request.path), g.request_id))
 
     async def answer_http(error: HTTPException) -> Response:

@@ -182,10 +182,8 @@ def _say_as_anthropic(error: HomebaseError) -> str:
 
 
 def _refusal_headers(error: Refusal, status: int) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    # Waiting for a model to load is the one refusal that a client's own retries are good for.
-    if error.code != "model_loading":
-        headers["x-should-retry"] = "false"
+    # While a model loads, too: that takes minutes, and Grok's programs come back fourteen times after a 503.
+    headers = {"x-should-retry": "false"}
     # 400 is for clients that never come back by themselves; a time to come back would only mislead them.
     if status != 400 and error.retry_after_s is not None:
         headers["retry-after"] = str(error.retry_after_s)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.engine.request import EngineRequest
 from server.events import EngineEvent, Lane, Outcome, Refused
@@ -59,6 +60,8 @@ class StreamObserver(Protocol):
         context_limit_tokens: int,
         streaming: bool,
         key: str = "",
+        depth: int = 0,
+        family: str = "",
     ) -> None:
         """A request was admitted and is with the engine."""
         ...
@@ -83,6 +86,7 @@ class Services:
     text: Callable[[], TextCodec]
     """The served model's tokenizer; raises Refusal with code `model_loading` until there is one."""
     admission: Admission
+    lineage: Lineage
     dispatcher: Callable[[], StreamDispatcher]
     telemetry: StreamObserver
     tally: Tally

@@ -186,7 +186,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             'More clients, by the name their User-Agent begins with, that "auto" refuses with 400. Codex, OpenCode, '
             "the AI SDK and Qwen Code are known.",
             Effect.NEXT_DECISION,
-            enforced=False,
             allowed="up to 32 names like my-agent",
             max_length=32,
         ),
@@ -197,7 +196,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "More names of tools with which an agent starts a child; its prompt is how the child is recognised. "
             "spawn_subagent, task, agent, spawn_agent and delegate... are known.",
             Effect.NEXT_DECISION,
-            enforced=False,
             allowed="up to 32 names like start_helper",
             max_length=32,
         ),

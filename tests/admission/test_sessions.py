@@ -40,6 +40,15 @@ FACTS = BodyFacts("You are helpful.", "Write a parser.", "key", "127.0.0.1")
         ({"x-session-affinity": "o"}, "o", None, "parent"),
         ({"x-session-id": "o2", "x-parent-session-id": "o"}, "o2", "o", "child"),
         ({"x-session-id": "o", "x-homebase-session": "ours"}, "ours", None, "parent"),
+        ({"x-claude-code-session-id": "c", "x-claude-code-request-class": "main"}, "c", None, "parent"),
+        ({"x-claude-code-session-id": "c", "x-claude-code-request-class": "compaction"}, "c", None, "auxiliary"),
+        ({"x-grok-session-id": "g", "x-grok-conv-id": "g", "x-grok-req-id": "r-1"}, "g", None, "parent"),
+        ({"x-grok-session-id": "g", "x-grok-conv-id": "recap-g"}, "g", None, "auxiliary"),
+        ({"x-grok-session-id": "g", "x-grok-req-id": "title-refresh-1"}, "g", None, "auxiliary"),
+        ({"x-grok-session-id": "g", "x-grok-conv-id": "xai-perm-auto-1"}, "g", None, "auxiliary"),
+        ({"x-grok-session-id": "g", "x-grok-conv-id": "g-recap-"}, "g", None, "parent"),
+        ({"agent-session-id": "n", "goose-session-id": "o"}, "n", None, "parent"),
+        ({"goose-session-id": "o"}, "o", None, "parent"),
     ],
 )
 def test_headers_of_each_family_name_session_and_parent(
@@ -65,6 +74,20 @@ def test_text_cannot_move_between_the_parts_of_a_fingerprint() -> None:
     assert identify({}, BodyFacts("ab", "c", "", "")) != identify({}, BodyFacts("a", "bc", "", ""))
 
 
+def test_it_is_known_whether_a_header_would_name_a_parent_or_even_the_session() -> None:
+    told = [identify({name: "s"}, FACTS) for name in ("x-session-id", "x-grok-session-id", "agent-session-id", "x")]
+    assert [found.names_parents for found in told] == [True, False, False, False]
+    assert [found.is_named for found in told] == [True, True, True, False]
+    assert [found.family for found in told] == ["other", "grok", "goose", "other"]
+
+
+@pytest.mark.parametrize("change", [{"key_name": "alice"}, {"api_key": "x"}, {"peer": "::1"}])
+def test_another_key_or_address_is_another_owner_whatever_is_said(change: Any) -> None:
+    said = msgspec.structs.replace(FACTS, system_text="x", first_user_text="y")
+    mine, others = identify({}, said), identify({}, msgspec.structs.replace(FACTS, **change))
+    assert mine.owner == identify({"x-session-id": "s"}, FACTS).owner != others.owner
+
+
 @pytest.mark.parametrize(
     ("user_agent", "name"),
     [
@@ -83,7 +106,7 @@ def test_a_client_has_a_short_printable_name(user_agent: str, name: str) -> None
 
 def test_what_a_client_sends_is_safe_to_print() -> None:
     found = identify({"x-homebase-session": "a\x1b]0;title\x07", "x-homebase-parent-session": "p\u202e"}, FACTS)
-    assert found == Identity("a\\x1b]0;title\\x07", "p\\u202e", "child", "unknown")
+    assert found == Identity("a\\x1b]0;title\\x07", "p\\u202e", "child", "unknown", owner=found.owner)
     assert len(make_printable("s" * 500, 64)) == 64
 
 

@@ -22,6 +22,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from server import http_server
+from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.api.app import build_app
 from server.api.services import Services
@@ -215,6 +216,7 @@ class Rig:
     telemetry: Telemetry
     ring: EventRing
     codec: ByteCodec
+    lineage: Lineage = field(default_factory=Lineage)
     policy: Policy = field(default_factory=Policy)
     model: ModelView | None = None
     state: ServerState = "serving"
@@ -331,6 +333,7 @@ def build_rig() -> Rig:
         read_model=lambda: rig.read_model(),
         text=lambda: rig.codec,
         admission=admission,
+        lineage=rig.lineage,
         dispatcher=lambda: dispatcher,
         telemetry=observers,
         tally=tally,

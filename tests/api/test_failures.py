@@ -168,8 +168,9 @@ def test_the_path_says_whose_error_it_is(path: str, dialect: Dialect) -> None:
         ("in_flight_full", 400, 400, {"x-should-retry": "false"}),
         ("draining", "auto", 503, {"retry-after": "7", "x-should-retry": "false"}),
         ("draining", 400, 400, {"x-should-retry": "false"}),
-        ("model_loading", "auto", 503, {"retry-after": "7"}),
-        ("model_loading", 429, 429, {"retry-after": "7"}),
+        ("model_loading", "auto", 503, {"retry-after": "7", "x-should-retry": "false"}),
+        ("model_loading", 429, 429, {"retry-after": "7", "x-should-retry": "false"}),
+        ("model_loading", 400, 400, {"x-should-retry": "false"}),
     ],
 )
 def test_a_refusal_has_the_policys_status_and_says_when_to_come_back(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from quart import Response
 
+from server.admission.families import read_product
 from server.api.generation.answer import Answer
-from server.api.generation.asked import Asked, Caller
+from server.api.generation.asked import Asked
 from server.api.generation.door import Door, Opened
 from server.api.generation.stream import STREAM_HEADERS, AnswerStream, collect
 from server.api.services import Services
@@ -31,14 +32,8 @@ class Answering:
             return Response(await collect(opened.life, answer), content_type="application/json")
         policy = self._services.read_policy().server
         stream = AnswerStream(opened.life, answer, policy.keep_alive_s)
-        if _find_product(asked.caller) in policy.hold_headers_for:
+        if read_product(asked.caller.headers.get("user-agent", "")) in policy.hold_headers_for:
             await stream.hold()
         response = Response(stream.frames(), headers=STREAM_HEADERS)
         response.timeout = None  # Quart would end it after 60 s
         return response
-
-
-def _find_product(caller: Caller) -> str:
-    """The name that the User-Agent begins with, as grok-shell of `grok-shell/1.0.8 (linux; x86_64)`."""
-    words = caller.headers.get("user-agent", "").split(maxsplit=1)
-    return words[0].partition("/")[0] if words else ""

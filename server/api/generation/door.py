@@ -7,24 +7,29 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
+from server.admission.clients import choose_refusal_status
 from server.admission.decide import Asked as Wanted
+from server.admission.lineage import Spent
+from server.admission.place import Place
 from server.admission.sessions import BodyFacts, Identity, identify
+from server.admission.spawns import SpawnCall, find_spawn_prompts
 from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
 from server.api.generation.plan import check_model, exceed_context, plan_max_tokens
 from server.api.generation.prompt import build_guide, build_reader, build_sampling, encode_prompt
 from server.api.generation.reply import Reply
 from server.api.generation.stream_life import StreamLife
-from server.api.generation.turns import first_text
+from server.api.generation.turns import first_text, list_opening_texts
 from server.api.services import Services, TokenStream
 from server.engine.guide import Guide
 from server.engine.request import EngineRequest, Sampling
 from server.errors import ContextLengthExceeded, InvalidRequest, Refusal
-from server.events import Lane, Refused
+from server.events import Lane, Outcome, Refused
 from server.snapshot import ModelView
 from server.text.pool import TextPool
 from server.text.tokenizer import EncodedPrompt, TextCodec
@@ -50,11 +55,13 @@ class Knock(msgspec.Struct, frozen=True):
 
     asked: Asked
     identity: Identity
+    place: Place
+    """The same with what earlier requests tell of it."""
     model: ModelView
 
     def build_wanted(self, prompt_tokens: int, output_tokens: int = 0) -> Wanted:
         """What admission is asked."""
-        return Wanted(self.identity.lane, prompt_tokens, self.asked.max_tokens, output_tokens)
+        return Wanted(self.place.lane, prompt_tokens, self.asked.max_tokens, output_tokens)
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -99,6 +106,7 @@ class Door:
         connection is noticed.
         """
         knock, prompt = self._look_at(asked), None
+        self._services.lineage.arrived(knock.place)
         try:
             prompt = await self._tokenize(knock)
             return self._start(knock, prompt)
@@ -108,6 +116,8 @@ class Door:
         except Refusal as refusal:
             self._count(refusal, knock, len(prompt.token_ids) if prompt else None)
             raise
+        finally:
+            self._services.lineage.left(knock.place)
 
     async def encode(self, asked: Asked) -> tuple[int, ...]:
         """The prompt's token ids, however many: no slot is taken. Raises as `open` does for one that cannot be made."""
@@ -135,7 +145,9 @@ class Door:
             )
         opening = _describe_text(prompt) if isinstance(prompt, TextPrompt) else first_text(turns, "user")
         facts = BodyFacts(first_text(turns, "system"), opening, caller.api_key, caller.peer, caller.key_name)
-        return Knock(asked, identify(caller.headers, facts), model)
+        identity, has_tools = identify(caller.headers, facts), isinstance(prompt, ChatPrompt) and bool(prompt.tools)
+        place = self._services.lineage.place(identity, list_opening_texts(turns), has_tools)
+        return Knock(asked, identity, place, model)
 
     async def _tokenize(self, knock: Knock) -> Prompt:
         codec, asked, limit = self._services.text(), knock.asked, knock.model.effective_context_limit_tokens
@@ -193,14 +205,16 @@ class Door:
         return Opened(life, knock.model.id, prompt.token_ids, codec)
 
     def _follow(self, knock: Knock, prompt: Prompt, tokens: TokenStream, reply: Reply) -> StreamLife:
-        asked, identity, model = knock.asked, knock.identity, knock.model
+        asked, place, model = knock.asked, knock.place, knock.model
         self._services.telemetry.stream_opened(
             request_id=asked.caller.request_id,
-            session=identity.session,
-            parent_session=identity.parent_session,
-            lane=identity.lane,
-            client=identity.client,
-            key=identity.key,
+            session=place.session,
+            parent_session=place.parent_session,
+            lane=place.lane,
+            client=place.client,
+            key=place.key,
+            depth=place.depth,
+            family=place.family,
             model=model.id,
             prompt_tokens=len(prompt.token_ids),
             cached_tokens=0,
@@ -208,29 +222,47 @@ class Door:
             context_limit_tokens=model.effective_context_limit_tokens,
             streaming=asked.is_streaming,
         )
-        life = StreamLife(asked.caller.request_id, tokens, reply, self._services.telemetry)
+        self._services.lineage.started(asked.caller.request_id, place)
+        on_end = partial(self._note_end, knock, reply)
+        life = StreamLife(asked.caller.request_id, tokens, reply, self._services.telemetry, on_end)
         task = asyncio.current_task()
         assert task is not None, "requests are answered in tasks"
         life.follow(task)
         return life
 
+    def _note_end(self, knock: Knock, reply: Reply, outcome: Outcome) -> None:
+        """Before the client is told of the end, so that a child that it starts at once is recognised."""
+        lineage, usage = self._services.lineage, reply.usage
+        if outcome in ("stop", "length"):
+            calls = (SpawnCall(call.name, call.arguments) for call in reply.transcript.calls)
+            lineage.spawned(knock.identity, find_spawn_prompts(calls, self._services.read_policy().policy.spawn_tools))
+        spent = Spent(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+        lineage.ended(knock.asked.caller.request_id, outcome, spent)
+
     def _count(self, refusal: Refusal, knock: Knock, prompt_tokens: int | None) -> None:
-        status = refusal_status_of(refusal, self._services.read_policy().policy.refusal_status)
+        caller, place = knock.asked.caller, knock.place
+        policy = self._services.read_policy().policy
+        status = refusal_status_of(refusal, choose_refusal_status(policy, caller.headers, caller.key_name))
+        self._services.lineage.refused(place, refusal.code)
         self._services.telemetry.refused(
             Refused(
                 time_s=time.time(),
-                request_id=knock.asked.caller.request_id,
+                request_id=caller.request_id,
                 code=refusal.code,
                 message=refusal.message,
                 status=status,
                 retry_after_s=None if status == 400 else refusal.retry_after_s,
                 limit=refusal.limit,
                 used=refusal.used,
-                session=knock.identity.session,
-                lane=knock.identity.lane,
-                client=knock.identity.client,
+                session=place.session,
+                lane=place.lane,
+                client=place.client,
                 prompt_tokens=prompt_tokens,
                 max_tokens=knock.asked.max_tokens,
+                parent_session=place.parent_session,
+                depth=place.depth,
+                family=place.family,
+                key=place.key,
             )
         )
 
@@ -247,7 +279,7 @@ def _build_engine_request(knock: Knock, prompt: Prompt, codec: TextCodec) -> Eng
         prompt.max_tokens,
         prompt.sampling,
         codec.stop_ids,
-        priority=PRIORITY[knock.identity.lane],
+        priority=PRIORITY[knock.place.lane],
         top_logprobs=knock.asked.top_logprobs,
         boundaries=prompt.boundaries,
         guide=prompt.guide,

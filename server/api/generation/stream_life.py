@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 from server.api.generation.reply import Reply
@@ -24,11 +25,18 @@ class StreamLife:
     whether or not a first byte was sent. If the generation is not over by then, nobody will read it.
     """
 
-    def __init__(self, request_id: str, tokens: TokenStream, reply: Reply, observer: StreamObserver) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        tokens: TokenStream,
+        reply: Reply,
+        observer: StreamObserver,
+        on_end: Callable[[Outcome], None] = lambda _: None,
+    ) -> None:
         self.request_id = request_id
         self.tokens = tokens
         self.reply = reply
-        self._observer = observer
+        self._observer, self._on_end = observer, on_end
         self._is_over = False
 
     def follow(self, task: asyncio.Task[object]) -> None:
@@ -69,6 +77,7 @@ class StreamLife:
             return
         self._is_over = True
         self.tokens.cancel()
+        self._on_end(outcome)
         self._observer.stream_ended(self.request_id, outcome, detail)
 
     def _abandon(self, task: asyncio.Task[object]) -> None:

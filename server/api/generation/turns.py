@@ -24,6 +24,17 @@ def first_text(turns: Sequence[Mapping[str, Any]], role: str) -> str:
     return next((str(turn["content"] or "") for turn in turns if turn["role"] == role), "")
 
 
+def list_opening_texts(turns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the user said before the first answer."""
+    texts: list[str] = []
+    for turn in turns:
+        if turn["role"] == "assistant":
+            break
+        if turn["role"] == "user":
+            texts.append(str(turn["content"] or ""))
+    return texts
+
+
 def build_call(call_id: str, name: str, arguments: str | dict[str, Any] | None) -> dict[str, Any]:
     """An earlier call of a tool."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": read_arguments(arguments)}}

@@ -11,6 +11,7 @@ import pytest
 from console.widgets.lines import Line, line_width
 from console.widgets.refusal_lines import refusal_lines, use_words
 from console.widgets.refusal_summary import refusal_facts
+from console.widgets.stream_detail import detail_lines
 from server.memory_plan import GIB
 
 if TYPE_CHECKING:
@@ -88,3 +89,11 @@ def test_what_is_not_known_is_a_dash(samples: Samples) -> None:
     admission = msgspec.structs.replace(samples.snapshot().admission, recent_refusals=(loading,))
     line = text_of(refusal_lines(msgspec.structs.replace(samples.snapshot(), admission=admission), 140, 1)[1])
     assert re.search(r"unknown +-  prompt - ", line)
+
+
+def test_a_deep_child_is_told_with_its_depth(samples: Samples) -> None:
+    child, grandchild = (samples.refused(lane="child", depth=depth) for depth in (1, 2))
+    assert "child  request" in text_of(refusal_facts(child, 120, 5)[2])
+    assert "child, depth 2  request" in text_of(refusal_facts(grandchild, 120, 5)[2])
+    rows = [text_of(line) for line in detail_lines(samples.stream(lane="child", depth=2), 80, 40)]
+    assert any(re.match(r"lane +child, depth 2$", row.strip()) for row in rows)

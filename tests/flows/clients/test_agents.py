@@ -133,3 +133,26 @@ def test_what_an_agent_sends_is_answered_and_its_session_told(
     assert row["session"].startswith(session)
     assert (row["parent_session"], row["lane"]) == (parent, lane)
     assert row["phase"] == "finished"
+
+
+def test_a_child_that_names_nobody_is_known_by_the_prompt_that_the_model_wrote(idle: Any) -> None:
+    prompt = "Say in one line what hello.py prints, and nothing else."
+    schema = {"type": "object", "properties": {"prompt": {"type": "string", "enum": [prompt]}}, "required": ["prompt"]}
+    headers = {"user-agent": "QwenCode/0.15.10 (linux; x64)"}
+
+    def ask(text: str, **fields: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        body = {"model": "nano", "messages": [{"role": "user", "content": text}], **fields}
+        answer = httpx.post(f"{idle.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        request_id = answer.headers["x-request-id"]
+        (row,) = (row for row in idle.snapshot()["streams"] if row["id"] == request_id)
+        return answer.json(), row
+
+    tools = [{"type": "function", "function": {"name": "agent", "parameters": schema}}]
+    answer, parent = ask("Have hello.py looked at.", tools=tools, tool_choice="required", parallel_tool_calls=False)
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert prompt in call["function"]["arguments"]
+    _, child = ask(f"<environment>linux</environment>\n{prompt}", max_tokens=4)
+    _, stranger = ask("Say in one line what world.py prints, and nothing else.", max_tokens=4)
+    assert (child["parent_session"], child["lane"], child["depth"]) == (parent["session"], "child", 1)
+    assert (parent["lane"], stranger["lane"]) == ("unknown", "unknown")

@@ -115,7 +115,7 @@ def test_the_ai_sdk_reads_an_object_that_is_held_to_a_schema(see: See, case: str
 
 def test_the_ai_sdk_throws_a_refusal_with_its_sentence(see: See) -> None:
     error = see("ai_sdk.mjs", "refusal")
-    assert (error["name"], error["status"]) == ("AI_APICallError", 429)
+    assert (error["name"], error["status"]) == ("AI_APICallError", 400)
     assert REFUSED in error["message"]
 
 
