@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.admission.slots import Admission
+from server.api.operator.controls import Controls
 from server.engine.request import EngineRequest
 from server.events import EngineEvent, Lane, Outcome, Refused
 from server.metrics.tally import Tally
@@ -90,3 +91,5 @@ class Services:
     build_snapshot: Callable[[], Snapshot]
     stop_stream: Callable[[str, str], bool]
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""
+    controls: Controls
+    """What the operator's endpoints act with."""
