@@ -19,6 +19,7 @@ from server.api.operator.snapshots import EVERY_S, SnapshotFrames
 from server.api.services import Services
 from server.api.sse import KEEP_ALIVE, build_frame
 from server.events import AnyNotice, EventRing
+from server.policy import ServerPolicy
 
 IDS_PER_SECOND = 1_000_000
 """Ids of a run begin at its start in Unix seconds times this, so that they rise from run to run too."""
@@ -37,9 +38,16 @@ def add_events(app: Quart, services: Services) -> None:
     first_id = int(time.time()) * IDS_PER_SECOND
 
     async def follow() -> Response:
+        if request.method == "HEAD":  # the framework would run through what has no end
+            return Response(b"", headers=STREAM_HEADERS)
         place = Place(services.controls.ring, first_id, request.headers.get("last-event-id", ""))
-        keep_alive_s = services.read_policy().server.keep_alive_s
-        response = Response(tell(place, frames, services.controls.is_over, keep_alive_s), headers=STREAM_HEADERS)
+        server = services.read_policy().server
+
+        def is_over() -> bool:
+            # Whoever may still come in comes back by itself; a key that was taken away does not.
+            return services.controls.is_over() or list_doors(services.read_policy().server) != list_doors(server)
+
+        response = Response(tell(place, frames, is_over, server.keep_alive_s), headers=STREAM_HEADERS)
         response.timeout = None  # Quart would end it after 60 s
         return response
 
@@ -110,6 +118,18 @@ async def tell(
         if ends:
             return
         await asyncio.sleep(EVERY_S)
+
+
+def list_doors(server: ServerPolicy) -> tuple[object, ...]:
+    """All that decides who may call."""
+    return (
+        server.api_key,
+        server.api_keys_env,
+        server.keys,
+        server.read_only_keys,
+        server.allow_unauthenticated,
+        server.allowed_origins,
+    )
 
 
 def name_event(notice: AnyNotice) -> str:

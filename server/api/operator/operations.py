@@ -7,6 +7,7 @@ from typing import Any
 from server.api.operation import Operation, build_object
 from server.api.operator.control import Admitting
 from server.api.operator.policy import PolicyReport, PolicySaved
+from server.api.operator.sessions import SessionList
 from server.policy import Limit, list_limits
 from server.snapshot import Snapshot
 
@@ -106,6 +107,6 @@ OPERATOR_OPERATIONS: tuple[Operation, ...] = (
         name="listSessions",
         summary="The agents' conversations that are known now.",
         answer="The sessions.",
-        answer_schema=build_object("sessions"),
+        answer_type=SessionList,
     ),
 )

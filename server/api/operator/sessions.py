@@ -28,6 +28,12 @@ class SessionStreams(msgspec.Struct, frozen=True):
     """Their ids."""
 
 
+class SessionList(msgspec.Struct, frozen=True):
+    """All sessions that are known now."""
+
+    sessions: tuple[SessionStreams, ...]
+
+
 def group_sessions(streams: Iterable[StreamView]) -> tuple[SessionStreams, ...]:
     """The sessions in the order of their first stream. Two keys never share one."""
     grouped: dict[tuple[str, str], list[StreamView]] = {}

@@ -219,6 +219,36 @@ async def test_who_is_slow_gets_the_newest_snapshot_only_and_all_notices(rig: An
     assert events[-1]["data"]["model"]["detail"] == "19"
 
 
+@pytest.mark.usefixtures("quick")
+async def test_when_it_changes_who_may_call_everyone_has_to_come_in_again(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_A", "k-alice")
+    monkeypatch.setenv("KEY_B", "k-bob")
+    rig.set_policy(server__keys=("alice = KEY_A", "bob = KEY_B"))
+    for changes, ends in (
+        ({"policy__max_in_flight": 7, "server__keep_alive_s": 9.0}, False),
+        ({"server__read_only_keys": ("bob",)}, True),
+        ({"server__keys": ("alice = KEY_A",), "server__read_only_keys": ()}, True),
+    ):
+        async with follow(rig, x_api_key="k-bob") as follower:
+            await follower.until(has("snapshot"))
+            rig.set_policy(**changes)
+            if ends:
+                await follower.rest()
+            else:
+                rig.ring.publish(log_line("still here"))
+                await follower.until(has("log"))
+    refused = await rig.client.get("/homebase/events", headers={"x-api-key": "k-bob"})
+    assert refused.status_code == 401
+
+
+async def test_head_has_an_end(rig: Any) -> None:
+    async with asyncio.timeout(5):
+        answer = await rig.client.head("/homebase/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+
 async def test_followers_take_no_slot_and_draining_does_not_end_them(rig: Any, chat_body: Any, speak: Any) -> None:
     rig.set_policy(policy__max_in_flight=1)
     rig.engine.script = speak("x")
