@@ -14,10 +14,13 @@ from server.api.decoding import decode_object
 from server.api.failures import build_failure
 from server.api.operator.caller import name_caller
 from server.api.services import Services
-from server.errors import InvalidRequest, PolicyConflict, PolicyInvalid
+from server.errors import BodyTooLarge, InvalidRequest, PolicyConflict, PolicyInvalid
 from server.policy import Limit, LimitValue, Policy, find_limit, list_limits, read_limit
 from server.policy_file.document import DOTS
 from server.policy_store import PolicySave, PolicyState, PolicyStore
+
+MOST_BYTES = 256 * 1024
+"""Of a body with new limits, which is decoded on the loop. All limits with their longest values are half of it."""
 
 
 class LimitView(msgspec.Struct, frozen=True):
@@ -86,7 +89,10 @@ def add_policy(app: Quart, services: Services) -> None:
         return _answer(report, report.etag)
 
     async def put_policy() -> Response:
-        document = decode_object(await read_body(cast("BoundedBody", request.body)))
+        body = await read_body(cast("BoundedBody", request.body))
+        if len(body) > MOST_BYTES:
+            raise BodyTooLarge(MOST_BYTES, len(body))
+        document = decode_object(body)
         changes, store, by = read_changes(document), services.controls.store(), name_caller()
         etag = read_etag(request.headers.get("if-match"))
         try:

@@ -155,6 +155,12 @@ async def test_what_is_not_allowed_is_400_with_the_range_and_saves_nothing(
     assert read(file) == before
 
 
+async def test_a_body_that_no_limits_need_is_too_large(rig: Any, file: Path) -> None:
+    status, told, _ = await put(rig, {"policy.max_in_flight": 3, "x" * 262_144: 1})
+    assert (status, told["error"]["code"]) == (413, "body_too_large")
+    assert "max_in_flight = 2" in read(file)
+
+
 async def test_one_key_that_is_wrong_keeps_all_from_being_saved(rig: Any, file: Path) -> None:
     before = read(file)
     status, _, _ = await put(rig, {"policy.max_in_flight": 3, "server.keep_alive_s": 0})
