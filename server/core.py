@@ -92,8 +92,6 @@ class Core:
                 dispatcher=self._find_dispatcher,
                 telemetry=self._observers,
                 tally=self._tally,
-                build_snapshot=self.build_snapshot,
-                stop_stream=self.stop_stream,
                 controls=Controls(
                     store=lambda: self._store,
                     ring=self._ring,
@@ -102,6 +100,8 @@ class Core:
                     resume=self.resume,
                     is_over=lambda: self._has_told_all,
                 ),
+                build_snapshot=self.build_snapshot,
+                stop_stream=self.stop_stream,
             )
         )
 

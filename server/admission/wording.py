@@ -64,8 +64,8 @@ def _say(refuse: Refuse, retry_after_s: int | None) -> str:
             return f"Refused by homebase admission: this {_say_shortage(refuse)}"
         case "draining":
             return (
-                f"Refused by homebase admission: the server is draining and takes nothing new; its "
-                f"{refuse.in_flight} in flight go on to their end."
+                f"Refused by homebase admission: the server takes nothing new, it ends when its "
+                f"{refuse.in_flight} in flight are done."
             )
         case "model_loading":
             return (

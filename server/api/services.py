@@ -88,8 +88,8 @@ class Services:
     telemetry: StreamObserver
     tally: Tally
     """Is told by `telemetry`; the routes only read it."""
+    controls: Controls
+    """What the operator's endpoints act with."""
     build_snapshot: Callable[[], Snapshot]
     stop_stream: Callable[[str, str], bool]
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""
-    controls: Controls
-    """What the operator's endpoints act with."""
