@@ -41,6 +41,8 @@ def _policy_toast(notice: PolicyChanged | PolicyProblem, state: PolicyState) -> 
     match notice:
         case PolicyChanged(origin="file", changes=changes):
             return Toast(f"{file} changed outside, in force: {_changes(changes)}", seconds=6)
+        case PolicyChanged(origin="api", changes=changes, by=by):
+            return Toast(f"{file} changed over HTTP by {safe_text(by)}, in force: {_changes(changes)}", seconds=6)
         case PolicyProblem(message=""):
             return Toast(f"{file} is usable again and in force.")
         case PolicyProblem(message=message) if state.exists:

@@ -76,6 +76,12 @@ def load_keys(server: ServerPolicy, environment: Mapping[str, str]) -> KeyRing:
                 key=limit,
             )
         named[name] = key
+    unknown = next((name for name in server.read_only_keys if name not in named), None)
+    if unknown is not None:
+        raise PolicyInvalid(
+            f"server.read_only_keys: {unknown} is no key's name; there are: {', '.join(named) or 'none'}.",
+            key="server.read_only_keys",
+        )
     return KeyRing(named)
 
 

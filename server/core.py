@@ -23,6 +23,8 @@ from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
+from server.api.operator.controls import Controls
+from server.api.operator.sessions import group_sessions
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.errors import EngineStalled, ServerEnding, StartupError
@@ -61,7 +63,7 @@ class Core:
         self._asked, self._place = policy.model, find_model(policy.model.path)
         if isinstance(self._place, Path):
             read_config(self._place)
-        self._store, self._show = store, show
+        self._store, self._show, self._ring = store, show, ring
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
         self._tally = Tally()
         self._observers = Observers(self._telemetry, self._tally)
@@ -80,6 +82,7 @@ class Core:
         self._engine: Engine | None = None
         self._dispatcher: Dispatcher | None = None
         self._closing: ServerState | None = None
+        self._has_told_all = False
         self._version = version("homebase-console")
         self._machine_bytes = read_machine_bytes()
 
@@ -95,6 +98,14 @@ class Core:
                 dispatcher=self._find_dispatcher,
                 telemetry=self._observers,
                 tally=self._tally,
+                controls=Controls(
+                    store=lambda: self._store,
+                    ring=self._ring,
+                    read_sessions=lambda: group_sessions(self._telemetry.streams()),
+                    drain=self.drain,
+                    resume=self.resume,
+                    is_over=lambda: self._has_told_all,
+                ),
                 build_snapshot=self.build_snapshot,
                 stop_stream=self.stop_stream,
             )
@@ -161,8 +172,24 @@ class Core:
         log.info("stopped by %s", by, extra={"request_id": stream_id})
         return True
 
-    def drain(self) -> None:
-        """Take nothing new."""
+    def drain(self, by: str) -> None:
+        """Take nothing new until `resume`, by whom is logged; what is in flight goes on."""
+        if not self._admission.draining:
+            log.info("draining, asked by %s: nothing new is admitted", by)
+        self._admission.drain()
+        self.refresh()
+
+    def resume(self, by: str) -> None:
+        """Admit again, unless the server is about to end."""
+        if self._closing is not None:
+            return
+        if self._admission.draining:
+            log.info("draining no more, asked by %s: requests are admitted again", by)
+        self._admission.resume()
+        self.refresh()
+
+    def begin_end(self) -> None:
+        """Take nothing new, for the server is about to end."""
         self._closing = "draining"
         self._admission.drain()
         self.refresh()
@@ -176,6 +203,7 @@ class Core:
                 while self._telemetry.open_streams:
                     self._stream_changed.clear()
                     await self._stream_changed.wait()
+        self._has_told_all = True
 
     async def stop_engine(self, timeout_s: float) -> bool:
         """End the engine thread; False when a step, or the load, is still running after the time."""
@@ -248,7 +276,9 @@ class Core:
         if self._model.is_loading:
             return "starting"
         age_s = self._telemetry.step_age_s
-        return "stalled" if age_s is not None and age_s > self._store.state.policy.engine.stall_s else "serving"
+        if age_s is not None and age_s > self._store.state.policy.engine.stall_s:
+            return "stalled"
+        return "draining" if self._admission.draining else "serving"
 
     def _view_model(self) -> ModelView:
         return self._model.view(self._store.state.policy)

@@ -25,7 +25,8 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 │   ├── BodyTooSlow                the body did not arrive in time
 │   ├── HeadTooLarge               more headers, or longer ones, than a request may have
 │   ├── Forbidden                  foreign origin or host
-│   │   └── KeyRejected            wrong or missing key
+│   │   ├── KeyRejected            wrong or missing key
+│   │   └── KeyReadOnly            a key that may look, and would do something
 │   ├── RequestNotLive             no request with this id is in flight
 │   └── RouteNotFound              no such path
 │       └── MethodNotAllowed       the path is there, but not by this method
@@ -273,6 +274,12 @@ class KeyRejected(Forbidden):
     """The API key is missing or wrong."""
 
     code = "invalid_api_key"
+
+
+class KeyReadOnly(Forbidden):
+    """The key may look at the operator's pages and do nothing else (server.read_only_keys)."""
+
+    code = "key_is_read_only"
 
 
 class RequestNotLive(RequestError):

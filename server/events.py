@@ -219,9 +219,11 @@ class StreamEnded(Notice, frozen=True, tag="stream_ended"):
 class PolicyChanged(Notice, frozen=True, tag="policy_changed"):
     """Limits have new values, in force now."""
 
-    origin: Literal["console", "file", "undo"]
+    origin: Literal["console", "api", "file", "undo"]
     changes: tuple[tuple[str, str, str], ...]
     """(dotted key, old value, new value), values as TOML writes them; secrets are dots."""
+    by: str = ""
+    """Who asked for it over HTTP: the name of a key, or an address; empty for any other origin."""
 
 
 class PolicyProblem(Notice, frozen=True, tag="policy_problem"):
@@ -230,7 +232,7 @@ class PolicyProblem(Notice, frozen=True, tag="policy_problem"):
     message: str
 
 
-class ModelStateChanged(Notice, frozen=True, tag="model_state"):
+class ModelStateChanged(Notice, frozen=True, tag="model_changed"):
     """The model is loading, ready or failed."""
 
     state: Literal["loading", "ready", "failed"]
@@ -269,6 +271,11 @@ class EventRing:
         self._lock = threading.Lock()
         self._rings: dict[type[Notice], deque[NumberedNotice]] = {}
         self._sequence = 0
+
+    @property
+    def newest(self) -> int:
+        """The number of the last notice, 0 before there is one."""
+        return self._sequence
 
     def publish(self, notice: AnyNotice) -> int:
         """Append a notice; the result is its sequence number."""

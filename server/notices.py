@@ -16,7 +16,7 @@ from server.events import (
 
 Level = Literal["debug", "info", "warning", "error"]
 
-_ORIGINS = {"console": "saved in a console", "file": "file edited", "undo": "save undone"}
+_ORIGINS = {"console": "saved in a console", "api": "saved over HTTP", "file": "file edited", "undo": "save undone"}
 
 
 def describe_notice(notice: AnyNotice) -> tuple[Level, str, str]:
@@ -30,7 +30,8 @@ def describe_notice(notice: AnyNotice) -> tuple[Level, str, str]:
             return "error" if notice.outcome == "failed" else "info", "stream", _describe_end(notice)
         case PolicyChanged():
             changes = ", ".join(f"{key} {old} -> {new}" for key, old, new in notice.changes)
-            return "info", "policy", f"{_ORIGINS[notice.origin]}: {changes or 'no value changed'}"
+            by = f" by {notice.by}" if notice.by else ""
+            return "info", "policy", f"{_ORIGINS[notice.origin]}{by}: {changes or 'no value changed'}"
         case PolicyProblem(message=""):
             return "info", "policy", "the file is valid again"
         case PolicyProblem():

@@ -82,7 +82,29 @@ class _Save(msgspec.Struct, frozen=True):
     etag_after: str
 
 
-Origin = Literal["console", "file", "undo"]
+class PolicySave(msgspec.Struct, frozen=True):
+    """What `put` did: the file's own values before and after, whatever flags go before them."""
+
+    before: Policy
+    after: Policy
+    state: PolicyState
+    notes: tuple[str, ...]
+    """As a draft has them."""
+
+
+class _Edit(msgspec.Struct, frozen=True):
+    """Dotted keys to be set, and in which file."""
+
+    changes: Mapping[str, LimitValue]
+    etag: str | None
+    """Of the file that they were chosen for; None for whichever is there."""
+    is_exact: bool = False
+    """True refuses any other file; else only one in which one of these keys has become something else."""
+    by: str = ""
+    """Who asked for it over HTTP."""
+
+
+Origin = Literal["console", "api", "file", "undo"]
 
 _NO_OVERRIDES: Mapping[str, tuple[LimitValue, str]] = {}
 
@@ -164,15 +186,19 @@ class PolicyStore:
         allowed or a file that is not in order, PolicyConflict when one of these keys was changed to something else,
         PolicyUnwritable when the file cannot be written. The policy in force is then as it was.
         """
+        return self._edit(_Edit(changes, etag))
+
+    def put(self, changes: Mapping[str, LimitValue], etag: str | None, by: str) -> PolicySave:
+        """The same for a caller over HTTP: with an etag in that very file, without one in whatever file there is.
+
+        Raises PolicyConflict, with the keys that differ since, when the file is another one.
+        """
         with self._lock:
-            base = self._bases.get(etag)
-            for attempt in range(_ATTEMPTS):
-                try:
-                    return self._edit_once(changes, base)
-                except PolicyConflict as conflict:
-                    if conflict.keys or attempt == _ATTEMPTS - 1:
-                        raise
-        raise AssertionError("the last attempt returns or raises")
+            last = self._saves[-1] if self._saves else None
+            state = self._edit(_Edit(changes, etag, is_exact=True, by=by))
+            save = self._saves[-1] if self._saves else None
+            before = self._document.policy if save is None or save is last else save.document.policy
+            return PolicySave(before, self._document.policy, state, self._list_notes(changes))
 
     def undo(self) -> PolicyState:
         """Take back the last save of this run, byte for byte; raises PolicyConflict when the file changed since."""
@@ -210,20 +236,30 @@ class PolicyStore:
         values = {limit.key: self._show(limit.key, state.policy) for limit in list_limits()}
         return PolicyView(state.path, state.exists, state.etag, state.problem, values)
 
-    def _edit_once(self, changes: Mapping[str, LimitValue], base: Policy | None) -> PolicyState:
-        if self._plan(changes, base) is None:
+    def _edit(self, edit: _Edit) -> PolicyState:
+        with self._lock:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    return self._edit_once(edit)
+                except PolicyConflict as conflict:
+                    if conflict.keys or attempt == _ATTEMPTS - 1:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _edit_once(self, edit: _Edit) -> PolicyState:
+        if self._plan(edit) is None:
             return self._state
         with hold_folder(self._path) as locked:
-            edited = self._plan(changes, base)
+            edited = self._plan(edit)
             if edited is None:
                 return self._state
             replace_bytes(self._path, edited.data, self._data, locked=locked)
         save = _Save(self._data, self._document, compute_etag(edited.data))
         self._saves = [*self._saves, save][-_KEPT_SAVES:]
-        self._adopt(edited, edited.data, "console")
+        self._adopt(edited, edited.data, "api" if edit.by else "console", edit.by)
         return self._state
 
-    def _plan(self, changes: Mapping[str, LimitValue], base: Policy | None) -> PolicyDocument | None:
+    def _plan(self, edit: _Edit) -> PolicyDocument | None:
         """The document to write, None when the file says all that already."""
         try:
             self._refresh()
@@ -231,8 +267,11 @@ class PolicyStore:
             raise PolicyInvalid(
                 f"Nothing was saved, as the file is not in order: {error.message}", key=error.key, line=error.line
             ) from None
-        wanted = validate_changes(self._document, changes)
-        self._refuse_conflicts(wanted, base)
+        wanted = validate_changes(self._document, edit.changes)
+        if edit.is_exact and edit.etag is not None:
+            self._refuse_another(edit.etag)
+        elif edit.etag is not None:
+            self._refuse_conflicts(wanted, self._bases.get(edit.etag))
         ground = self._find_ground()
         edited = self._judge(edit_document(ground, wanted, self._name))
         return None if edited is ground else edited
@@ -250,6 +289,26 @@ class PolicyStore:
                 for key in keys
             )
             raise PolicyConflict(f"{self._name} was changed by someone else: {told}. Nothing was saved.", keys)
+
+    def _refuse_another(self, etag: str) -> None:
+        """Raise PolicyConflict when the file is not the one of this etag."""
+        if etag == self._state.etag:
+            return
+        base, current = self._bases.get(etag), self._document.policy
+        keys = tuple(
+            limit.key
+            for limit in list_limits()
+            if base is not None and read_limit(base, limit.key) != read_limit(current, limit.key)
+        )
+        told = "; ".join(
+            f"{key} was {_show(key, read_limit(base or current, key))} there and is "
+            f"{_show(key, read_limit(current, key))}"
+            for key in keys
+        )
+        same = "no limit differs" if base is not None else "what it held is not known any more"
+        raise PolicyConflict(
+            f"{self._name} is another one than If-Match names: {told or same}. Nothing was saved; read it again.", keys
+        )
 
     def _find_ground(self) -> PolicyDocument:
         """What an edit starts from: the file; when it is gone, its last text; when there was none, the template."""
@@ -302,7 +361,7 @@ class PolicyStore:
         gone = f"{self._name} is gone; its last limits stay in force, and a save writes them to a new file."
         self._swap(None if self._document is EMPTY else gone)
 
-    def _adopt(self, document: PolicyDocument, data: bytes | None, origin: Origin) -> None:
+    def _adopt(self, document: PolicyDocument, data: bytes | None, origin: Origin, by: str = "") -> None:
         """Put a document in force and announce what that changes."""
         before = self._state.policy
         self._document, self._data = document, data
@@ -314,7 +373,7 @@ class PolicyStore:
             if read_limit(before, limit.key) != read_limit(after, limit.key)
         )
         if changes:
-            self._publish(PolicyChanged(time_s=self._wall(), origin=origin, changes=changes))
+            self._publish(PolicyChanged(time_s=self._wall(), origin=origin, changes=changes, by=by))
 
     def _swap(self, problem: str | None) -> None:
         """Show the store's own fields to everyone, in one assignment."""

@@ -212,7 +212,7 @@ class Runtime:
         self._listening.set_result(None)
 
     async def _shut_down(self, http: asyncio.Task[None], hang_up: asyncio.Event) -> None:
-        self._core.drain()
+        self._core.begin_end()
         # The engine ends on its own thread while the streams are told, and neither waits for the other.
         engine = asyncio.create_task(self._core.stop_engine(ENGINE_END_S))
         await self._core.end_streams(STREAMS_END_S)

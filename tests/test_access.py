@@ -67,6 +67,8 @@ def test_keys_come_from_the_file_and_from_the_environment_each_with_a_name(
         ({"api_key": "k-one", "api_keys_env": "ONE"}, "server.api_keys_env", "key-1 has the same key as api_key"),
         ({"api_keys_env": "ONE", "keys": {"key-1": "ALICE"}}, "server.keys", "goes by the name key-1 already"),
         ({"api_key": "k", "keys": {"api_key": "ALICE"}}, "server.keys", "goes by the name api_key already"),
+        ({"keys": {"alice": "ALICE"}, "read_only_keys": ["alcie"]}, "server.read_only_keys", "there are: alice."),
+        ({"read_only_keys": ["alice"]}, "server.read_only_keys", "there are: none."),
     ],
 )
 def test_a_key_that_cannot_be_had_is_a_fault_and_never_no_key_needed(

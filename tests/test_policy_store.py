@@ -167,6 +167,45 @@ def test_edit_writes_one_value_swaps_and_announces(file: Path, build: Build, not
     assert notices == [changed(("policy.max_in_flight", "2", "1"))]
 
 
+def test_put_says_what_the_file_held_and_who_changed_it(file: Path, build: Build, notices: Notices) -> None:
+    store = build(file, {"policy.max_in_flight": (5, "--max-in-flight")})
+    save = store.put({"policy.max_in_flight": 3}, store.state.etag, "alice")
+    assert [read_limit(each, "policy.max_in_flight") for each in (save.before, save.after, save.state.policy)] == [
+        2,
+        3,
+        5,
+    ]
+    assert save.notes == ("--max-in-flight 5 goes before policy.max_in_flight in the file for this run.",)
+    assert notices == []
+    store.put({"server.keep_alive_s": 9.0}, None, "alice")
+    (notice,) = notices
+    assert isinstance(notice, PolicyChanged)
+    assert (notice.origin, notice.by) == ("api", "alice")
+    again = store.put({"server.keep_alive_s": 9.0}, None, "bob")
+    assert again.before == again.after
+    assert len(notices) == 1
+
+
+def test_put_with_an_etag_is_for_that_file_alone_and_edit_for_its_keys(file: Path, build: Build) -> None:
+    store = build(file)
+    etag = store.state.etag
+    set_in_file(file, "max_context_tokens = 32_768", "max_context_tokens = 16_384")
+    before = file.read_bytes()
+    with pytest.raises(PolicyConflict) as caught:
+        store.put({"policy.max_in_flight": 3}, etag, "alice")
+    assert caught.value.keys == ("policy.max_context_tokens",)
+    assert "policy.max_context_tokens was 32768 there and is 16384" in str(caught.value)
+    with pytest.raises(PolicyConflict, match="not known any more"):
+        store.put({"policy.max_in_flight": 3}, "0" * 64, "alice")
+    assert file.read_bytes() == before
+    store.edit({"policy.max_in_flight": 3}, etag)
+    # The etag of the file as it is on the disk is right, whether or not the store has seen it.
+    set_in_file(file, "max_in_flight = 3", "max_in_flight = 4")
+    save = store.put({"policy.max_in_flight": 1}, compute_etag(file.read_bytes()), "alice")
+    assert save.before.policy.max_in_flight == 4
+    assert store.undo().policy.policy.max_in_flight == 4
+
+
 def test_saved_value_is_in_the_file_before_edit_returns_and_after_a_restart(file: Path, build: Build) -> None:
     store = build(file)
     store.edit({"policy.max_in_flight": 5, "console.theme": "homebase-light"}, store.state.etag)

@@ -492,6 +492,57 @@ async def test_another_connection_ends_a_stream_and_its_client_is_told_as_by_the
     rig.wait_until("the slot is free", lambda: rig.source.snapshot().admission.in_flight == 0)
 
 
+def test_an_operator_drains_and_resumes_and_the_log_says_who(rig: Rig, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    rig.start()
+    rig.open_stream()
+    body = {"model": "nano", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    for _ in range(2):
+        answer = httpx.post(f"{rig.url}/homebase/drain").json()
+        assert answer == {"state": "draining", "draining": True, "in_flight": 1}
+    assert rig.state == "draining"
+    assert httpx.get(f"{rig.url}/ready").json()["reason"] == "The server is draining."
+    assert httpx.get(f"{rig.url}/health").status_code == 200
+    refused = httpx.post(f"{rig.url}/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    (stream,) = rig.source.snapshot().streams
+    assert stream.outcome is None
+    httpx.post(f"{rig.url}/homebase/streams/{stream.id}/stop").raise_for_status()
+    rig.join_clients()
+    rig.wait_until("the slot is free", lambda: rig.runtime.snapshot.admission.in_flight == 0)
+    assert httpx.post(f"{rig.url}/homebase/resume").json() == {"state": "serving", "draining": False, "in_flight": 0}
+    assert httpx.post(f"{rig.url}/v1/chat/completions", json=body).status_code == 200
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if line.startswith(("draining", "stopped by"))] == [
+        "draining, asked by 127.0.0.1: nothing new is admitted",
+        "stopped by 127.0.0.1",
+        "draining no more, asked by 127.0.0.1: requests are admitted again",
+    ]
+
+
+def test_who_follows_events_is_told_the_end_of_every_stream_and_then_let_go(rig: Rig):
+    rig.start()
+    rig.open_stream()
+    lines: list[str] = []
+    began = threading.Event()
+
+    def follow() -> None:
+        with httpx.stream("GET", f"{rig.url}/homebase/events", timeout=30) as response:
+            for line in response.iter_lines():
+                lines.append(line)
+                began.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert began.wait(10)
+    assert rig.runtime.stop()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert "event: stream_ended" in lines
+    last = [line for line in lines if line.startswith("data: ")][-1]
+    assert '"state":"draining"' in last
+
+
 def test_an_open_servers_last_key_cannot_be_taken_away_while_it_runs(tmp_path: Path, model: SteppedModel):
     rig = Rig(tmp_path, model)
     rig.config.write_text('[server]\nhost = "0.0.0.0"\napi_key = "k"\n')

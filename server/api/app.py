@@ -24,15 +24,16 @@ from server.api.guard import (
     check_host,
     check_key,
     check_origin,
+    check_reach,
     preflight_headers,
     read_authority,
     read_keys,
 )
 from server.api.health import add_health
-from server.api.homebase import add_homebase
 from server.api.metrics import add_metrics
 from server.api.models import add_models
 from server.api.openapi import add_openapi
+from server.api.operator.routes import add_operator
 from server.api.services import Services
 from server.errors import BodyTooLarge, HomebaseError, InvalidRequest, MethodNotAllowed, RouteNotFound
 
@@ -67,7 +68,7 @@ def build_app(services: Services) -> Quart:
     add_cancel(app, services)
     add_models(app, services)
     add_health(app, services)
-    add_homebase(app, services)
+    add_operator(app, services)
     add_openapi(app, services)
     add_metrics(app, services)
     return app
@@ -92,6 +93,7 @@ def _add_guard(app: Quart, services: Services) -> None:
             return Response(b"", status=204, headers=preflight_headers(headers.get("access-control-request-headers")))
         if request.method != "OPTIONS":
             g.key_name = check_key(g.keys, keys.read(policy), policy, bound_host)
+            check_reach(g.key_name, request.method, request.path, policy)
         return None
 
     async def sign_response(response: Response) -> Response:

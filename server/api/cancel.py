@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from quart import Quart, Response, g
 
@@ -20,7 +22,8 @@ def add_cancel(app: Quart, services: Services) -> None:
     """Register the route."""
 
     async def cancel(request_id: str) -> Response:
-        stream = find_stream(request_id, g.key_name, services.build_snapshot().streams)
+        streams = services.build_snapshot().streams
+        stream = find_stream(request_id, [stream for stream in streams if stream.key == g.key_name])
         if stream.outcome is not None or not services.stop_stream(
             stream.id, f"a request of {g.key_name or 'a client'}"
         ):
@@ -30,14 +33,14 @@ def add_cancel(app: Quart, services: Services) -> None:
     app.add_url_rule("/v1/requests/<request_id>/cancel", view_func=cancel, methods=["POST"])
 
 
-def find_stream(given: str, key_name: str, streams: tuple[StreamView, ...]) -> StreamView:
-    """The stream that an id means, if it is the caller's. Raises RequestNotLive.
+def find_stream(given: str, streams: Iterable[StreamView]) -> StreamView:
+    """The stream that an id means, among those that are the caller's to end. Raises RequestNotLive.
 
     Somebody else's is answered as one that never was: who asks learns nothing of it.
     """
     prefix = next((prefix for prefix in ID_PREFIXES if given.startswith(prefix)), "")
     wanted = f"req-{given.removeprefix(prefix)}"
-    stream = next((stream for stream in streams if stream.id == wanted and stream.key == key_name), None)
+    stream = next((stream for stream in streams if stream.id == wanted), None)
     if stream is None:
         shown = ascii(given if len(given) <= SHOWN_CHARS else f"{given[:SHOWN_CHARS]}…")
         raise RequestNotLive(

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from server import errors
-from server.errors import ContextLengthExceeded, HomebaseError, MethodNotAllowed, Refusal, RequestError
+from server.errors import ContextLengthExceeded, HomebaseError, MethodNotAllowed, PolicyInvalid, Refusal, RequestError
 
 RefusalStatus = Literal["auto", 400, 409, 429, 503]
 """`policy.refusal_status`."""
@@ -89,6 +89,7 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.RequestNotLive: _NOT_FOUND,
     errors.Forbidden: Row(403, "permission_error"),
     errors.KeyRejected: Row(401, "authentication_error"),
+    errors.KeyReadOnly: Row(403, "permission_error"),
     errors.RouteNotFound: _NOT_FOUND,
     errors.MethodNotAllowed: Row(405, "invalid_request_error"),
     errors.Refusal: Row(429, "admission_refused", can_retry=False),
@@ -145,16 +146,16 @@ def refusal_status_of(error: Refusal, refusal_status: RefusalStatus) -> int:
 
 def encode_error(error: HomebaseError) -> bytes:
     """OpenAI's error object: `{"error": {"message", "type", "param", "code"}}`."""
-    param = error.param if isinstance(error, RequestError) else None
-    fields = {"message": error.message, "type": find_row(error).type, "param": param, "code": error.code}
+    param, kind = _find_param(error), find_row(error).type
+    fields = {"message": error.message, "type": kind, "param": param, "code": error.code}
     return msgspec.json.encode({"error": fields})
 
 
 def encode_anthropic_error(error: HomebaseError, status: int, request_id: str) -> bytes:
     """Anthropic's error object; our own code is where its SDKs look for one, in `error.details.error_code`."""
     details = {"error_code": error.code}
-    if isinstance(error, RequestError) and error.param is not None:
-        details["param"] = error.param
+    if (param := _find_param(error)) is not None:
+        details["param"] = param
     kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     fields = {"type": kind, "message": _say_as_anthropic(error), "details": details}
     return msgspec.json.encode({"type": "error", "error": fields, "request_id": request_id})
@@ -165,6 +166,17 @@ def internal_error(request_id: str) -> HomebaseError:
     error = HomebaseError(f"Something in the server broke while answering; its log has the details under {request_id}.")
     error.code = "internal_error"
     return error
+
+
+def _find_param(error: HomebaseError) -> str | None:
+    """The field or the limit at fault."""
+    match error:
+        case RequestError():
+            return error.param
+        case PolicyInvalid():
+            return error.key
+        case _:
+            return None
 
 
 def _say_as_anthropic(error: HomebaseError) -> str:

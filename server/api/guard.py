@@ -12,19 +12,22 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from server.access import KeyRing, answers_strangers, is_loopback
-from server.errors import Forbidden, HeadTooLarge, KeyRejected
+from server.errors import Forbidden, HeadTooLarge, KeyReadOnly, KeyRejected
 from server.policy import ServerPolicy
 
 CONTAINER_HOSTS = frozenset({"host.docker.internal", "host.containers.internal", "host.lima.internal"})
 """Names under which a container reaches its host's loopback; `.internal` is reserved, so no web page can own one."""
 
-CORS_METHODS = "GET, POST, DELETE, OPTIONS"
+CORS_METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 CORS_EXPOSED = "x-request-id, retry-after, x-should-retry"
 CORS_MAX_AGE_S = 600
 
 MOST_HEADERS = 100
 MOST_HEAD_BYTES = 16 * 1024
 """Names and values together. Agents send 10 to 25 headers and under 4 KiB."""
+
+LOOKING = re.compile(r"/homebase/.+|/metrics/?|/v1/models(/.*)?|/health/?")
+"""What a read-only key may read."""
 
 _HOST = re.compile(r"(?P<name>\[[^\[\]@/\\]*\]|[^\[\]:@/\\]*)(:[0-9]*)?")
 """A name or an address, in brackets where it has colons, and a port; nobody's name before an @."""
@@ -101,6 +104,16 @@ def check_key(given: Sequence[str], keys: KeyRing, server: ServerPolicy, bound_h
         return found[0]
     fault = "is not the right one" if any(given) else "is missing"
     raise KeyRejected(f"The API key {fault}: send it as `Authorization: Bearer ...` or as `x-api-key: ...`.")
+
+
+def check_reach(key_name: str, method: str, path: str, server: ServerPolicy) -> None:
+    """Refuse what a read-only key may not do. Raises KeyReadOnly."""
+    if key_name not in server.read_only_keys or (method in ("GET", "HEAD") and LOOKING.fullmatch(path)):
+        return
+    raise KeyReadOnly(
+        f"The key {key_name} may only read /homebase/..., /metrics, /v1/models and /health (server.read_only_keys); "
+        "take another key for this."
+    )
 
 
 def read_keys(authorization: str | None, x_api_key: str | None) -> tuple[str, ...]:

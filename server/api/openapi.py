@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from quart import Quart, Response
 
-from server.api.operations import OPERATIONS, Operation
+from server.api.operation import Operation
+from server.api.operations import OPERATIONS
 from server.api.services import Services
 
 TITLE = "homebase-console"
@@ -29,12 +30,13 @@ def add_openapi(app: Quart, services: Services) -> None:
 
 def build_openapi(version: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    bodies = {operation.body: operation for operation in OPERATIONS if operation.body is not None}
-    schemas, components = msgspec.json.schema_components(bodies, ref_template=_REF)
-    named = {schema["$ref"].rpartition("/")[2]: each for schema, each in zip(schemas, bodies.values(), strict=True)}
-    for name, operation in named.items():
-        _describe_fields(components[name], operation.expected)
-    refs = {each.body: schema for schema, each in zip(schemas, bodies.values(), strict=True)}
+    types = {kind: None for each in OPERATIONS for kind in (each.body, each.answer_type) if kind is not None}
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    refs = dict(zip(types, schemas, strict=True))
+    for operation in OPERATIONS:
+        if operation.body is not None:
+            name = refs[operation.body]["$ref"].rpartition("/")[2]
+            _describe_fields(components[name], operation.expected)
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _build_operation(operation, refs)
@@ -62,7 +64,7 @@ def _build_operation(operation: Operation, refs: Mapping[Any, Any]) -> dict[str,
         "summary": operation.summary,
         "operationId": operation.name,
         "responses": {
-            "200": {"description": operation.answer, "content": _build_content(operation)},
+            "200": {"description": operation.answer, "content": _build_content(operation, refs)},
             "4XX": {"description": "The request cannot be answered, now or ever.", "content": _json(refused)},
             "5XX": {"description": "The server or its engine cannot answer.", "content": _json(error)},
         },
@@ -72,13 +74,15 @@ def _build_operation(operation: Operation, refs: Mapping[Any, Any]) -> dict[str,
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in operation.parameters
         ]
-    if operation.body is not None:
-        built["requestBody"] = {"required": True, "content": _json(refs[operation.body])}
+    body = operation.body_schema if operation.body is None else refs[operation.body]
+    if body is not None:
+        built["requestBody"] = {"required": True, "content": _json(body)}
     return built
 
 
-def _build_content(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {operation.content_type: {"schema": operation.answer_schema}}
+def _build_content(operation: Operation, refs: Mapping[Any, Any]) -> dict[str, Any]:
+    schema = operation.answer_schema if operation.answer_type is None else refs[operation.answer_type]
+    content: dict[str, Any] = {operation.content_type: {"schema": schema}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     return content

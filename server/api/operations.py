@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
-
 from server.api.chat.wire import EXPECTED as CHAT_EXPECTED
 from server.api.chat.wire import ChatBody
 from server.api.completions.wire import EXPECTED as COMPLETION_EXPECTED
 from server.api.completions.wire import CompletionBody
 from server.api.messages.wire import EXPECTED as MESSAGES_EXPECTED
 from server.api.messages.wire import MessagesBody
+from server.api.operation import Operation, build_object
+from server.api.operator.operations import OPERATOR_OPERATIONS
 from server.api.responses.wire import EXPECTED as RESPONSES_EXPECTED
 from server.api.responses.wire import ResponsesBody
 from server.api.tokens import DETOKENIZE_EXPECTED, TOKENIZE_EXPECTED, DetokenizeBody, TokenizeBody
-
-
-def _object(*required: str) -> dict[str, Any]:
-    """An object of which these fields are always there."""
-    return {"type": "object", "required": list(required)}
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One route and method."""
-
-    method: str
-    path: str
-    name: str
-    """Its `operationId`."""
-    summary: str
-    answer: str
-    """What a 200 holds, in words."""
-    answer_schema: Mapping[str, Any] = msgspec.field(default_factory=_object)
-    content_type: str = "application/json"
-    body: type[msgspec.Struct] | None = None
-    expected: Mapping[str, str] = {}
-    """What each field of the body may be, in words."""
-    streams: bool = False
-    error: str = "Error"
-    """The schema of its errors."""
-    parameters: tuple[str, ...] = ()
-    """The names in its path."""
-
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -52,7 +21,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="createChatCompletion",
         summary="An answer to a conversation.",
         answer="The completion, or a stream of its chunks.",
-        answer_schema=_object("id", "object", "created", "model", "choices", "usage"),
+        answer_schema=build_object("id", "object", "created", "model", "choices", "usage"),
         body=ChatBody,
         expected=CHAT_EXPECTED,
         streams=True,
@@ -63,7 +32,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="createCompletion",
         summary="A text gone on from, without a chat template.",
         answer="The completion, or a stream of its chunks.",
-        answer_schema=_object("id", "object", "created", "model", "choices", "usage"),
+        answer_schema=build_object("id", "object", "created", "model", "choices", "usage"),
         body=CompletionBody,
         expected=COMPLETION_EXPECTED,
         streams=True,
@@ -74,7 +43,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="createResponse",
         summary="An answer to items, in the Responses dialect.",
         answer="The response, or a stream of its events.",
-        answer_schema=_object("id", "object", "created_at", "model", "output", "status"),
+        answer_schema=build_object("id", "object", "created_at", "model", "output", "status"),
         body=ResponsesBody,
         expected=RESPONSES_EXPECTED,
         streams=True,
@@ -85,7 +54,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="countResponseTokens",
         summary="How many tokens such a request's prompt has.",
         answer="The count.",
-        answer_schema=_object("object", "input_tokens"),
+        answer_schema=build_object("object", "input_tokens"),
         body=ResponsesBody,
         expected=RESPONSES_EXPECTED,
     ),
@@ -95,7 +64,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="showResponse",
         summary="A response that is kept, or in flight.",
         answer="The response.",
-        answer_schema=_object("id", "object", "output", "status"),
+        answer_schema=build_object("id", "object", "output", "status"),
         parameters=("response_id",),
     ),
     Operation(
@@ -104,7 +73,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="deleteResponse",
         summary="Forgets a response.",
         answer="That it is gone.",
-        answer_schema=_object("id", "deleted"),
+        answer_schema=build_object("id", "deleted"),
         parameters=("response_id",),
     ),
     Operation(
@@ -113,7 +82,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="cancelResponse",
         summary="Ends a response that is in flight.",
         answer="The response.",
-        answer_schema=_object("id", "object", "status"),
+        answer_schema=build_object("id", "object", "status"),
         parameters=("response_id",),
     ),
     Operation(
@@ -122,7 +91,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="listResponseInput",
         summary="What was sent as a response's input.",
         answer="A page of items.",
-        answer_schema=_object("object", "data", "has_more"),
+        answer_schema=build_object("object", "data", "has_more"),
         parameters=("response_id",),
     ),
     Operation(
@@ -131,7 +100,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="createMessage",
         summary="An answer to a conversation, in Anthropic's dialect.",
         answer="The message, or a stream of its events.",
-        answer_schema=_object("id", "type", "role", "model", "content", "stop_reason", "usage"),
+        answer_schema=build_object("id", "type", "role", "model", "content", "stop_reason", "usage"),
         body=MessagesBody,
         expected=MESSAGES_EXPECTED,
         streams=True,
@@ -143,7 +112,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="countMessageTokens",
         summary="How many tokens a conversation has.",
         answer="The count.",
-        answer_schema=_object("input_tokens"),
+        answer_schema=build_object("input_tokens"),
         body=MessagesBody,
         expected=MESSAGES_EXPECTED,
         error="MessagesError",
@@ -154,7 +123,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="tokenize",
         summary="The token ids of a text or a conversation.",
         answer="Ids, their number and the context limit.",
-        answer_schema=_object("count", "max_model_len", "tokens"),
+        answer_schema=build_object("count", "max_model_len", "tokens"),
         body=TokenizeBody,
         expected=TOKENIZE_EXPECTED,
     ),
@@ -164,7 +133,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="detokenize",
         summary="The text of token ids.",
         answer="The text.",
-        answer_schema=_object("prompt"),
+        answer_schema=build_object("prompt"),
         body=DetokenizeBody,
         expected=DETOKENIZE_EXPECTED,
     ),
@@ -182,7 +151,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="listModels",
         summary="What is served, and its context limit.",
         answer="A list of one.",
-        answer_schema=_object("object", "data"),
+        answer_schema=build_object("object", "data"),
     ),
     Operation(
         method="GET",
@@ -190,7 +159,7 @@ OPERATIONS: tuple[Operation, ...] = (
         name="retrieveModel",
         summary="The served model by one of its names.",
         answer="The model.",
-        answer_schema=_object("id", "object", "created", "owned_by", "context_length", "max_output_tokens"),
+        answer_schema=build_object("id", "object", "created", "owned_by", "context_length", "max_output_tokens"),
         parameters=("model_id",),
     ),
     Operation(
@@ -200,7 +169,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Whether the process can work at all.",
         answer="It can.",
         error="Unavailable",
-        answer_schema=_object("status", "state"),
+        answer_schema=build_object("status", "state"),
     ),
     Operation(
         method="GET",
@@ -209,7 +178,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Whether a completion would be taken now.",
         answer="It would.",
         error="Unavailable",
-        answer_schema=_object("status", "state"),
+        answer_schema=build_object("status", "state"),
     ),
     Operation(
         method="GET",
@@ -220,20 +189,14 @@ OPERATIONS: tuple[Operation, ...] = (
         answer_schema={"type": "string"},
         content_type="text/plain",
     ),
-    Operation(
-        method="GET",
-        path="/homebase/snapshot",
-        name="showSnapshot",
-        summary="All that the console shows.",
-        answer="The snapshot.",
-    ),
+    *OPERATOR_OPERATIONS,
     Operation(
         method="GET",
         path="/openapi.json",
         name="showOpenapi",
         summary="This document.",
         answer="OpenAPI 3.1.",
-        answer_schema=_object("openapi", "info", "paths"),
+        answer_schema=build_object("openapi", "info", "paths"),
     ),
 )
 """In the order in which docs/api.md tells them."""

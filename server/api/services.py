@@ -8,6 +8,7 @@ from typing import Protocol
 
 from server.admission.lineage import Lineage
 from server.admission.slots import Admission
+from server.api.operator.controls import Controls
 from server.engine.request import EngineRequest
 from server.events import EngineEvent, Lane, Outcome, Refused
 from server.metrics.tally import Tally
@@ -91,6 +92,8 @@ class Services:
     telemetry: StreamObserver
     tally: Tally
     """Is told by `telemetry`; the routes only read it."""
+    controls: Controls
+    """What the operator's endpoints act with."""
     build_snapshot: Callable[[], Snapshot]
     stop_stream: Callable[[str, str], bool]
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""

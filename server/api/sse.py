@@ -22,10 +22,11 @@ UNREAD_MOST_BYTES = 1024 * 1024
 """What waits for a reader that does not read, beyond what the sockets hold: hours of text for one who reads."""
 
 
-def build_frame(data: bytes, event: str = "") -> bytes:
+def build_frame(data: bytes, event: str = "", id: int | None = None) -> bytes:
     """One event, named where the dialect has names. `data` has no line break, as JSON from msgspec never has."""
+    numbered = f"id: {id}\n".encode() if id is not None else b""
     named = f"event: {event}\n".encode() if event else b""
-    return named + b"data: " + data + b"\n\n"
+    return numbered + named + b"data: " + data + b"\n\n"
 
 
 class Outbox:

@@ -85,9 +85,8 @@ class ServerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read_only_keys: Annotated[
         tuple[Annotated[str, msgspec.Meta(pattern=KEY_NAME, max_length=32)], ...],
         limit(
-            "Names of keys that may look at everything (/homebase, /metrics) and change or ask for nothing.",
+            "Names of keys that may look (GET /homebase/..., /metrics, /v1/models, /health) and do nothing else.",
             Effect.NEXT_REQUEST,
-            enforced=False,
             allowed="up to 64 names of [server.keys], or key-1 and so on",
             max_length=64,
         ),

@@ -9,6 +9,7 @@ import math
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ from server import http_server
 from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.api.app import build_app
+from server.api.operator.controls import Controls
+from server.api.operator.sessions import group_sessions
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.engine.request import EngineRequest
@@ -45,6 +48,7 @@ from server.http_server import serve_http
 from server.metrics.observers import Observers
 from server.metrics.tally import Tally
 from server.policy import LimitValue, Policy, apply_changes, validate_policy
+from server.policy_store import PolicyStore
 from server.snapshot import ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 from server.text.detokenizer import ByteDetokenizer, Detokenizer
@@ -221,6 +225,11 @@ class Rig:
     model: ModelView | None = None
     state: ServerState = "serving"
     engine_alive: bool = True
+    store: PolicyStore = field(default_factory=lambda: PolicyStore(Path("homebase.toml"), b""))
+    """Has read no file; what the API goes by is `policy`."""
+    done: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """What an operator did, and who it was."""
+    is_over: bool = False
 
     @property
     def client(self) -> TestClientProtocol:
@@ -247,7 +256,16 @@ class Rig:
     def ends(self) -> list[StreamEnded]:
         return [entry.notice for entry in self.ring.after(0) if isinstance(entry.notice, StreamEnded)]
 
-    def stop_stream(self, stream_id: str) -> bool:
+    def drain(self, by: str) -> None:
+        self.done.append(("drain", by))
+        self.admission.drain()
+
+    def resume(self, by: str) -> None:
+        self.done.append(("resume", by))
+        self.admission.resume()
+
+    def stop_stream(self, stream_id: str, by: str = "") -> bool:
+        self.done.append(("stop", by))
         dispatcher = self.engine.dispatcher
         assert dispatcher is not None
         if stream_id not in dispatcher.open_ids:
@@ -338,7 +356,15 @@ def build_rig() -> Rig:
         telemetry=observers,
         tally=tally,
         build_snapshot=rig.build_snapshot,
-        stop_stream=lambda stream_id, by: rig.stop_stream(stream_id),
+        stop_stream=rig.stop_stream,
+        controls=Controls(
+            store=lambda: rig.store,
+            ring=ring,
+            read_sessions=lambda: group_sessions(rig.streams()),
+            drain=rig.drain,
+            resume=rig.resume,
+            is_over=lambda: rig.is_over,
+        ),
     )
     rig.app = build_app(services)
     return rig

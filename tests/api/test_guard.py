@@ -10,12 +10,13 @@ from server.api.guard import (
     check_host,
     check_key,
     check_origin,
+    check_reach,
     preflight_headers,
     read_authority,
     read_bearer,
     read_keys,
 )
-from server.errors import Forbidden, HeadTooLarge, KeyRejected
+from server.errors import Forbidden, HeadTooLarge, KeyReadOnly, KeyRejected
 from server.policy import ServerPolicy
 
 HERE = "127.0.0.1"
@@ -139,6 +140,35 @@ def test_a_server_for_others_whose_last_key_was_taken_away_answers_nobody(host: 
     for given in ((), ("anything",)):
         with pytest.raises(KeyRejected, match="no key left"):
             check(given, {}, host)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "may"),
+    [
+        ("GET", "/homebase/snapshot", True),
+        ("HEAD", "/homebase/events", True),
+        ("GET", "/metrics", True),
+        ("GET", "/v1/models/org/nano", True),
+        ("GET", "/health/", True),
+        ("PUT", "/homebase/policy", False),
+        ("POST", "/homebase/drain", False),
+        ("get", "/metrics", False),
+        ("GET", "/healthy", False),
+        ("GET", "/v1/models\n", False),
+        ("GET", "/v1/chat/completions", False),
+        ("GET", "//homebase/snapshot", False),
+        ("DELETE", "/v1/models", False),
+    ],
+)
+def test_a_read_only_key_reads_what_is_listed_and_no_other_key_is_held_back(method: str, path: str, may: bool) -> None:
+    server = ServerPolicy(read_only_keys=("board",))
+    for name in ("alice", "", "BOARD"):
+        check_reach(name, method, path, server)
+    if may:
+        check_reach("board", method, path, server)
+    else:
+        with pytest.raises(KeyReadOnly, match="The key board may only read"):
+            check_reach("board", method, path, server)
 
 
 def test_the_name_of_the_key_says_who_asks() -> None:

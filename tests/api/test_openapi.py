@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -60,3 +61,48 @@ def test_a_body_has_each_field_with_its_range_and_its_words() -> None:
         if not field.get("description")
     ]
     assert undescribed == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/homebase/snapshot"),
+        ("GET", "/homebase/policy"),
+        ("POST", "/homebase/drain"),
+        ("POST", "/homebase/resume"),
+        ("GET", "/homebase/sessions"),
+    ],
+)
+async def test_what_the_operator_is_answered_is_of_the_documented_type(
+    rig: Any, chat_body: Any, method: str, path: str
+) -> None:
+    task = asyncio.create_task(rig.post(chat_body("hello")))
+    await rig.until(lambda: rig.engine.open)
+    answer = await rig.client.open(path, method=method)
+    document = build_openapi("1")
+    content = document["paths"][path][method.lower()]["responses"]["200"]["content"]["application/json"]["schema"]
+    told = json.loads(await answer.get_data())
+    validator = jsonschema_rs.validator_for({**content, "components": document["components"]})
+    validator.validate(told)
+    assert not validator.is_valid({name: value for name, value in told.items() if name != next(iter(told))})
+    rig.engine.end(rig.engine.only, "stop")
+    await task
+
+
+def test_the_body_of_a_policy_edit_is_told_limit_by_limit() -> None:
+    document = build_openapi("1")
+    schema = document["paths"]["/homebase/policy"]["put"]["requestBody"]["content"]["application/json"]["schema"]
+    validator = jsonschema_rs.validator_for(schema)
+    for body in (
+        {"policy.max_in_flight": 3, "server.keep_alive_s": 4},
+        {"policy.refusal_status": "auto", "server.allowed_origins": ["http://localhost:1"], "server.api_key": ""},
+    ):
+        assert validator.is_valid(body)
+    for body in (
+        {},
+        {"policy.max_in_flight": 65},
+        {"policy.max_in_flight": "3"},
+        {"policy.max": 3},
+        {"server.keys": []},
+    ):
+        assert not validator.is_valid(body)

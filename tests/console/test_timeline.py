@@ -124,6 +124,12 @@ def test_policy_and_model_are_told() -> None:
         "policy",
         "homebase.toml:3: no. The policy before it stays in force.",
     )
+    check_words(
+        PolicyChanged(1.0, "api", changes, "alice"),
+        "info",
+        "policy",
+        "saved over HTTP by alice: policy.max_in_flight 2 -> 1",
+    )
     check_words(ModelStateChanged(1.0, "ready", "nano"), "info", "model", "ready: nano")
     check_words(ModelStateChanged(1.0, "failed", "no weights"), "error", "model", "failed: no weights")
 

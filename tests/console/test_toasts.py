@@ -26,6 +26,9 @@ def test_an_outside_edit_is_told_and_ones_own_is_not() -> None:
     assert toast is not None
     assert toast.text == "box.toml changed outside, in force: max_in_flight 2 → 1"
     assert toast_for(PolicyChanged(time_s=0, origin="console", changes=change), STATE) is None
+    by_another = toast_for(PolicyChanged(time_s=0, origin="api", changes=change, by="alice"), STATE)
+    assert by_another is not None
+    assert "changed over HTTP by alice, in force: " in by_another.text
 
 
 def test_a_broken_file_warns_and_its_repair_calms() -> None:

@@ -1,0 +1,1 @@
+"""What the operator does over HTTP: all under /homebase. No limit of the server counts it."""
