@@ -261,7 +261,9 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--headless", action="store_true", help="serve without a screen; log to stderr")
     parser.add_argument("--config", metavar="FILE", help="the homebase.toml to use")
-    parser.add_argument("--model", metavar="PATH", help='folder of a checkpoint, or "nano", for this run')
+    parser.add_argument(
+        "--model", metavar="PATH", help='folder of a checkpoint, OWNER/NAME on Hugging Face, or "nano", for this run'
+    )
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen at, for this run (127.0.0.1)")
     parser.add_argument("--port", metavar="NUMBER", help="TCP port to listen at, for this run (11234)")
     parser.add_argument("--mtp", metavar="DEPTH", help='tokens to draft ahead, for this run: "auto", "off" or 1 to 4')

@@ -68,9 +68,11 @@ def legend_rows(plain: bool) -> list[tuple[str, str, str]]:
     rows.append(("▲ no token for", "state-warning", f"in decode, and nothing came for more than {idle}"))
     rows += [(f"{s} {word}", role, _OUTCOME_MEANINGS[name]) for name, (s, word, role) in OUTCOMES.items()]
     rows += [(part_sign(i, plain), colour, _PART_MEANINGS[name]) for i, (name, _, _, colour) in enumerate(PARTS)]
+    recently = f"less than {format_seconds(REFUSING_FOR_S)} ago"
     rows += [
         ("● FULL", "state-ok", "slots: all taken, which is nothing bad by itself"),
-        ("▲ REFUSING", "state-warning", f"slots: a request was refused less than {format_seconds(REFUSING_FOR_S)} ago"),
+        ("▲ REFUSING", "state-warning", f"slots: all taken, and a request was refused {recently}"),
+        ("▲ REFUSED", "state-warning", f"slots: a request was refused {recently}, and a place is free again"),
         ("▲ HIGH", "state-warning", f"memory: {format_ratio(MEMORY_HIGH_RATIO)} of its budget is in use"),
         ("✕ FULL", "state-error", "memory: a request would be refused; what is left is promised to running streams"),
         (HELD, "state-ok", "in use: weights, contexts and a step's arrays; the percentage is of these"),

@@ -187,7 +187,7 @@ class UnknownModel(RequestError):
 
 
 class ContextLengthExceeded(RequestError):
-    """Prompt (and requested output) do not fit the context limit; decided before any prefill."""
+    """The prompt leaves no room for an answer in the context limit; decided before any prefill."""
 
     code = "context_length_exceeded"
 
@@ -195,21 +195,18 @@ class ContextLengthExceeded(RequestError):
         self,
         prompt_tokens: int,
         context_limit_tokens: int,
-        max_tokens: int | None = None,
         *,
         at_least: bool = False,
         because: str = "",
     ) -> None:
         """`because` is a sentence on where the limit comes from, when it is not the model's own."""
-        asked = f"the prompt has {'at least ' if at_least else ''}{prompt_tokens:,} tokens"
-        if max_tokens is not None:
-            asked = f"{asked} and max_tokens is {max_tokens:,}"
         super().__init__(
-            f"This model's maximum context length is {context_limit_tokens:,} tokens, but {asked}. "
-            f"{because}{' ' if because else ''}Shorten the messages or ask for fewer tokens.",
+            f"This model's maximum context length is {context_limit_tokens:,} tokens, but the prompt has "
+            f"{'at least ' if at_least else ''}{prompt_tokens:,} tokens. "
+            f"{because}{' ' if because else ''}Shorten the prompt; an answer needs room for one token at least.",
             param="messages",
         )
-        self.prompt_tokens, self.context_limit_tokens, self.max_tokens = prompt_tokens, context_limit_tokens, max_tokens
+        self.prompt_tokens, self.context_limit_tokens = prompt_tokens, context_limit_tokens
         self.is_at_least = at_least
 
 

@@ -12,7 +12,8 @@ MEMORY_HIGH_RATIO = 0.80
 """Share of the memory budget, or of the machine where there is none, from which the gauge says HIGH. FULL is what
 admission says: a request would be refused."""
 REFUSING_FOR_S = 60.0
-"""So long after a refusal the slots gauge says REFUSING; full slots alone are nothing bad."""
+"""So long after a refusal the slots gauge says REFUSING, or REFUSED once a place is free; full slots alone are
+nothing bad."""
 
 HELD, YIELDING, PEAK, FREE = "━", "╍", "╿", "─"
 LABEL_WIDTH = 8
@@ -49,10 +50,11 @@ def slots_gauge(snapshot: Snapshot, width: int, is_stacked: bool) -> Line:
 def slots_word(snapshot: Snapshot) -> tuple[str, str, str]:
     """Symbol, word and colour of the slots gauge."""
     admission = snapshot.admission
+    is_full = admission.in_flight >= admission.max_in_flight
     last = admission.recent_refusals[0].time_s if admission.recent_refusals else None
     if last is not None and snapshot.time_s - last < REFUSING_FOR_S:
-        return "▲", "REFUSING", "state-warning"
-    if admission.in_flight >= admission.max_in_flight:
+        return "▲", "REFUSING" if is_full else "REFUSED", "state-warning"
+    if is_full:
         return "●", "FULL", "state-ok"
     return ("●", "OK", "state-ok") if admission.in_flight else ("○", "IDLE", "text-muted")
 

@@ -10,7 +10,7 @@ import msgspec
 from rich.cells import cell_len
 
 from console.editing import LIMITS, Draft, Editing, plan_step, short_name
-from console.format import cut, cut_middle, pad, safe_text
+from console.format import cut, cut_middle, format_bytes, pad, safe_text
 from console.limit_words import (
     explain_allowed,
     explain_consequence,
@@ -206,10 +206,22 @@ def _facts(editing: Editing, limit: Limit, snapshot: Snapshot) -> Iterator[tuple
     yield "allowed", explain_allowed(limit)
     if (draft := editing.drafts.get(limit.key)) is not None:
         yield "typed", show_text(limit, draft.text)
-    yield "in force", _with_unit(limit, editing.current(limit.key), snapshot)
+    yield "in force", _in_force(limit, editing.current(limit.key), snapshot)
     yield "from", explain_origin(_origin(editing, limit.key))
     yield "default", _with_unit(limit, limit.default, snapshot)
     yield "takes effect", str(limit.effect)
+
+
+def _in_force(limit: Limit, value: LimitValue, snapshot: Snapshot) -> str:
+    """The value, and what the server has made of it where it was left to the server."""
+    memory = snapshot.memory
+    chosen = {
+        "engine.memory_budget_gib": memory.budget_bytes,
+        "engine.prefix_cache_gib": memory.prefix_cache_budget_bytes,
+    }
+    if value == -1 and (amount := chosen.get(limit.key)):
+        return f"{show_value(limit, value)}, which is {format_bytes(amount)} now"
+    return _with_unit(limit, value, snapshot)
 
 
 def _with_unit(limit: Limit, value: LimitValue, snapshot: Snapshot) -> str:

@@ -90,9 +90,9 @@ def _facts(snapshot: Snapshot, place: str, width: int) -> list[Span]:
 
 
 def mtp_word(mtp: str) -> str:
-    """Drafting in two words: what stands before the reason, e.g. `MTP off`."""
+    """Drafting in two words: what stands before the reason, e.g. `MTP off`; a dash while nothing is known of it."""
     first = safe_text(mtp).replace("(", ":").replace(";", ":").replace(",", ":").partition(":")[0].strip()
-    return f"MTP {cut(first.removeprefix('MTP').strip() or 'off', 12)}"
+    return f"MTP {cut(first.removeprefix('MTP').strip() or '-', 12)}"
 
 
 class TitleLine(Lines):

@@ -27,7 +27,7 @@ def add_cancel(app: Quart, services: Services) -> None:
         if stream.outcome is not None or not services.stop_stream(
             stream.id, f"a request of {g.key_name or 'a client'}"
         ):
-            raise RequestNotLive(f"The request {stream.id} is over already: {stream.outcome or 'it just ended'}.")
+            raise RequestNotLive(f"The request {stream.id} is over already ({stream.outcome or 'it just ended'}).")
         return Response(msgspec.json.encode(describe_cancelled(stream)), content_type="application/json")
 
     app.add_url_rule("/v1/requests/<request_id>/cancel", view_func=cancel, methods=["POST"])

@@ -76,7 +76,7 @@ async def test_a_second_call_says_that_it_is_over(rig: Any, chat_body: Any) -> N
     await task
     status, error = await cancel(rig, request_id)
     assert (status, error["code"], error["type"]) == (404, "request_not_live", "invalid_request_error")
-    assert error["message"] == f"The request {request_id} is over already: cancelled."
+    assert error["message"] == f"The request {request_id} is over already (cancelled)."
     assert len(rig.ends()) == 1
 
 

@@ -88,7 +88,9 @@ def test_switches_reach_the_template(nano: TextCodec) -> None:
     assert "because" in render(nano, USER, thought, USER)
     assert "because" not in render(nano, USER, thought, USER, preserve_thinking=False)
     assert render(nano, reasoning_effort="low").endswith("<think>\n")
+    assert render(nano, enable_thinking=True).endswith("<think>\n")
     assert render(nano, reasoning_effort="low", enable_thinking=False).endswith("</think>\n\n")
+    assert render(nano).endswith("</think>\n\n")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ def test_a_limit_that_is_not_the_models_own_is_named_beside_what_the_model_has(
     assert ("at least 2,000" in told) is at_least
     assert f"({key}) sets this limit; the model itself has 4,096." in told
     assert "itself" not in exceed_context(2000, model).message
+    assert exceed_context(2000, model).message.endswith(
+        "Shorten the prompt; an answer needs room for one token at least."
+    )
 
 
 @pytest.mark.parametrize("asked", [4097, 10**9, 10**30])

@@ -61,6 +61,8 @@ def test_full_slots_are_no_alarm_until_someone_is_refused(samples: Samples) -> N
     full = samples.snapshot(samples.stream(), samples.prefill_child())
     assert slots_word(full)[:2] == ("●", "FULL")
     assert slots_word(samples.parent_and_child())[:2] == ("▲", "REFUSING")
+    free_again = samples.snapshot(samples.stream(), refusals=(samples.refused(),))
+    assert slots_word(free_again)[:2] == ("▲", "REFUSED")
     old = samples.snapshot(samples.stream(), refusals=(samples.refused(time_s=1.0),))
     assert slots_word(old)[1] == "OK"
     assert slots_word(samples.empty())[1] == "IDLE"

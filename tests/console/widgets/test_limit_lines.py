@@ -27,6 +27,7 @@ from console.widgets.lines import line_width
 from server.policy_store import PolicyDraft
 
 KEY = "policy.max_in_flight"
+GIB = 1 << 30
 
 
 @pytest.fixture
@@ -144,3 +145,22 @@ def test_a_file_that_is_gone_is_not_called_broken(editing: Editing) -> None:
     state = msgspec.structs.replace(editing.state, problem="box.toml is gone.", exists=False)
     assert plain(told_lines(Editing(state), None, 76)) == ["▲ box.toml is gone."]
     assert "▲ file gone " in "".join(plain([summary_line(Editing(state).typed(KEY, "4"), 45)]))
+
+
+@pytest.mark.parametrize(
+    ("key", "amount"),
+    [
+        ("engine.memory_budget_gib", {"budget_bytes": 17 * GIB}),
+        ("engine.prefix_cache_gib", {"prefix_cache_budget_bytes": 17 * GIB}),
+    ],
+)
+def test_a_limit_left_to_the_server_says_what_it_made_of_it(
+    editing: Editing, samples: Any, key: str, amount: dict[str, int]
+) -> None:
+    def read(**fields: int) -> str:
+        memory = msgspec.structs.replace(samples.snapshot().memory, budget_bytes=0, prefix_cache_budget_bytes=0)
+        shown = samples.snapshot(memory=msgspec.structs.replace(memory, **fields))
+        return " ".join(" ".join(plain(detail_lines(editing, key, shown, 76, 20))).split())
+
+    assert "in force -1.0, which is 17.0 GiB now" in read(**amount)
+    assert "in force -1.0 GiB" in read(), "not known before the model is loaded"

@@ -48,7 +48,7 @@ def test_a_long_model_name_keeps_its_end(samples: Samples) -> None:
 
 @pytest.mark.parametrize(
     ("mtp", "word"),
-    [("off: no head", "MTP off"), ("on (depth 3)", "MTP on"), ("", "MTP off"), ("MTP auto, 3 deep", "MTP auto")],
+    [("off: no head", "MTP off"), ("on (depth 3)", "MTP on"), ("", "MTP -"), ("MTP auto, 3 deep", "MTP auto")],
 )
 def test_drafting_in_two_words(mtp: str, word: str) -> None:
     assert mtp_word(mtp) == word
