@@ -26,6 +26,7 @@ from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.errors import EngineStalled, ServerEnding, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
+from server.history.recording import Recording
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.metrics.observers import Observers
 from server.metrics.tally import Tally
@@ -59,6 +60,7 @@ class Core:
             read_config(self._place)
         self._store, self._show = store, show
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
+        self._history = Recording(ring, lambda: store.state.policy.history)
         self._tally = Tally()
         self._observers = Observers(self._telemetry, self._tally)
         self._stream_changed = asyncio.Event()
@@ -93,6 +95,10 @@ class Core:
                 stop_stream=self.stop_stream,
             )
         )
+
+    def start_history(self) -> None:
+        """Remember what is over from now on."""
+        self._history.start()
 
     async def load(self) -> None:
         """Load model and tokenizer; a failure is the model's state from then on, and the server stays up."""
@@ -179,6 +185,7 @@ class Core:
     def close(self) -> None:
         """Everything has ended."""
         self._closing = "stopped"
+        self._history.close()
         self.refresh()
 
     async def _find(self, place: Path | HubId) -> Path:

@@ -59,6 +59,9 @@ class StreamObserver(Protocol):
         context_limit_tokens: int,
         streaming: bool,
         key: str = "",
+        arrived_s: float | None = None,
+        waited_s: float = 0.0,
+        depth: int = 0,
     ) -> None:
         """A request was admitted and is with the engine."""
         ...

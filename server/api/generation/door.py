@@ -207,6 +207,7 @@ class Door:
             max_tokens=prompt.max_tokens,
             context_limit_tokens=model.effective_context_limit_tokens,
             streaming=asked.is_streaming,
+            arrived_s=asked.caller.arrived_s,
         )
         life = StreamLife(asked.caller.request_id, tokens, reply, self._services.telemetry)
         task = asyncio.current_task()
@@ -231,6 +232,10 @@ class Door:
                 client=knock.identity.client,
                 prompt_tokens=prompt_tokens,
                 max_tokens=knock.asked.max_tokens,
+                arrived_s=knock.asked.caller.arrived_s,
+                parent_session=knock.identity.parent_session,
+                key=knock.identity.key,
+                model=knock.model.id,
             )
         )
 
