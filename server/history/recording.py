@@ -35,11 +35,6 @@ class Recording:
         if self._writer is not None:
             self._writer.close()
 
-    def put(self, record: Record) -> None:
-        """Remember what no notice tells."""
-        if self._writer is not None:
-            self._writer.put(record)
-
     def _take(self, notice: AnyNotice) -> None:
         assert self._writer is not None
         for record in build_records(notice):
