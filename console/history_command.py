@@ -104,7 +104,7 @@ def _print_table(requests: list[RequestRecord], refused_only: bool) -> None:
     if not requests:
         console.print(f"Nothing was {'refused' if refused_only else 'asked'} in this time.", markup=False)
         return
-    console.print(build_table(requests, console.width, refused_only=refused_only))
+    console.print(build_table(requests, console.width, time.time(), refused_only=refused_only))
     console.print()
     console.print(describe_whole(requests), markup=False)
 

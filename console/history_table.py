@@ -22,10 +22,10 @@ from console.format import (
 )
 from server.history.records import RequestRecord
 
-GAP = 2
-"""Blanks between columns."""
+GAP = 1
+"""Blanks between columns; with one, eighty columns hold all that tells most."""
 
-LEAST_LAST = 12
+LEAST_LAST = 15
 """The last column gets what is left, and at least this."""
 
 DAY_S = 86_400.0
@@ -54,9 +54,9 @@ def _describe_limit(request: RequestRecord) -> str:
     return f"{show(request.used_value)} of {show(request.limit_value)}"
 
 
-_CLIENT = Column("client", 16, lambda each: each.client, is_number=False)
+_CLIENT = Column("client", 14, lambda each: each.client, is_number=False)
 _LANE = Column("lane", 9, lambda each: each.lane, 1, is_number=False)
-_SESSION = Column("session", 18, lambda each: each.session, 6, is_number=False)
+_SESSION = Column("session", 23, lambda each: each.session, 6, is_number=False)
 _KEY = Column("key", 10, lambda each: each.key or "-", 9, is_number=False)
 _MODEL = Column("model", 16, lambda each: each.model, 10, is_number=False)
 _PROMPT = Column("prompt", 8, lambda each: format_count(each.prompt_tokens), 1)
@@ -69,7 +69,7 @@ REQUEST_COLUMNS = (
     _MODEL,
     _PROMPT,
     Column("cached", 8, lambda each: format_count(each.cached_tokens) if each.was_admitted else "-", 4),
-    Column("out", 7, lambda each: format_count(each.completion_tokens) if each.was_admitted else "-", 1),
+    Column("out", 6, lambda each: format_count(each.completion_tokens) if each.was_admitted else "-", 1),
     Column("waited", 8, lambda each: format_seconds(each.waited_s or None), 5),
     Column("TTFT", 7, lambda each: format_seconds(each.ttft_s), 2),
     Column("read/s", 7, lambda each: format_rate(each.prefill_tps), 7),
@@ -93,9 +93,9 @@ REFUSAL_COLUMNS = (
 )
 
 
-def build_table(requests: Sequence[RequestRecord], width: int, *, refused_only: bool) -> Table:
+def build_table(requests: Sequence[RequestRecord], width: int, now_s: float, *, refused_only: bool) -> Table:
     """The table, one line a request."""
-    columns = (_build_time(requests), *(REFUSAL_COLUMNS if refused_only else REQUEST_COLUMNS))
+    columns = (_build_time(requests, now_s), *(REFUSAL_COLUMNS if refused_only else REQUEST_COLUMNS))
     shown = choose_columns(columns, width)
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold", width=width)
     for column in shown:
@@ -151,10 +151,10 @@ def find_p95(values: Sequence[float]) -> float:
     return ordered[-(-len(ordered) * 95 // 100) - 1]
 
 
-def _build_time(requests: Sequence[RequestRecord]) -> Column:
+def _build_time(requests: Sequence[RequestRecord], now_s: float) -> Column:
     """With its date where the time of day does not tell enough."""
-    times = [each.arrived_s for each in requests] or [0.0]
-    days = {time.localtime(at)[:3] for at in (min(times), max(times), time.time())}
+    times = [each.arrived_s for each in requests] or [now_s]
+    days = {time.localtime(at)[:3] for at in (min(times), max(times), now_s)}
     form, width = ("%H:%M:%S", 8) if len(days) == 1 else ("%m-%d %H:%M:%S", 14)
     return Column("time", width, lambda each: time.strftime(form, time.localtime(each.arrived_s)), is_number=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import pytest
@@ -20,9 +21,12 @@ from console.history_table import (
 from server.history.records import RequestRecord
 
 
+NOW_S = 1_790_000_000.0
+
+
 def build_request(**changes: Any) -> RequestRecord:
     plain: dict[str, Any] = {
-        "arrived_s": 1_790_000_000.0,
+        "arrived_s": NOW_S,
         "request_id": "req-1",
         "session": "a-session",
         "lane": "parent",
@@ -56,10 +60,10 @@ REFUSED = build_request(
 )
 
 
-def draw(requests: list[RequestRecord], width: int, *, refused_only: bool = False) -> list[str]:
+def draw(requests: list[RequestRecord], width: int, *, refused_only: bool = False, ago_s: float = 0.0) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(build_table(requests, width, refused_only=refused_only))
+    console.print(build_table(requests, width, NOW_S + ago_s, refused_only=refused_only))
     return out.getvalue().splitlines()
 
 
@@ -74,13 +78,21 @@ def test_every_request_is_one_line_that_fits(width: int, refused_only: bool) -> 
 
 def test_eighty_columns_have_what_tells_most() -> None:
     head, row, refused = draw([build_request(), REFUSED], 80)
-    for title in ("time", "client", "lane", "prompt", "out", "end"):
+    for title in ("time", "client", "lane", "prompt", "out", "TTFT", "tok/s", "end"):
         assert title in head.split(), head
     assert "opencode/1.18" in row
     assert "12,345" in row
     assert "321" in row
     assert "stop" in row
+    assert "31.2" in row
     assert "in_flight_full" in refused
+
+
+def test_the_date_stands_where_the_time_of_day_does_not_tell_enough() -> None:
+    day = time.strftime("%m-%d", time.localtime(NOW_S))
+    assert not draw([build_request()], 80)[1].startswith(day)
+    assert draw([build_request()], 80, ago_s=86_400)[1].startswith(f"{day} ")
+    assert draw([build_request(), build_request(arrived_s=NOW_S + 86_400)], 80)[1].startswith(f"{day} ")
 
 
 def test_a_wide_terminal_has_all_of_it() -> None:
