@@ -61,7 +61,8 @@ class HistoryWriter:
         self._problem = ""
         self._dropped = self._dropped_told = 0
         self._prune_at_s = 0.0
-        """By the monotonic clock."""
+        """By the monotonic clock, if nobody asks for it before that."""
+        self._prune_asked = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history-writer", daemon=True)
 
@@ -88,7 +89,7 @@ class HistoryWriter:
 
     def prune_soon(self) -> None:
         """Another number of days is kept now."""
-        self._prune_at_s = 0.0
+        self._prune_asked.set()
         self._wake()
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
@@ -121,7 +122,7 @@ class HistoryWriter:
     def _gather(self) -> None:
         """Wait for a row, or for the time to prune; then for more rows, but not for long."""
         if not self._batch:
-            self._take(self._prune_at_s - time.monotonic())
+            self._take(self._prune_wait_s)
         until_s = time.monotonic() + BATCH_S
         while self._batch and len(self._batch) < BATCH_ROWS and not self._closing.is_set():
             if not self._take(until_s - time.monotonic()):
@@ -149,13 +150,23 @@ class HistoryWriter:
             if self._batch:
                 insert(connection, self._batch)
                 self._batch.clear()
-            if time.monotonic() >= self._prune_at_s and not self._closing.is_set():
-                is_due_again = prune_some(connection, self._wall(), self._read_keep_days())
-                self._prune_at_s = 0.0 if is_due_again else time.monotonic() + EVERY_S
+            if self._prune_wait_s <= 0 and not self._closing.is_set():
+                self._prune(connection)
         except (HistoryError, OSError, sqlite3.Error) as error:
             self._fail(error)
         else:
             self._recover()
+
+    @property
+    def _prune_wait_s(self) -> float:
+        return 0.0 if self._prune_asked.is_set() else self._prune_at_s - time.monotonic()
+
+    def _prune(self, connection: sqlite3.Connection) -> None:
+        self._prune_asked.clear()  # first: who asks meanwhile has other days in mind than are read here
+        if prune_some(connection, self._wall(), self._read_keep_days()):
+            self._prune_asked.set()
+        else:
+            self._prune_at_s = time.monotonic() + EVERY_S
 
     def _open(self) -> sqlite3.Connection:
         """The connection; a new one when the file was deleted or replaced."""

@@ -20,7 +20,6 @@ from console.history_table import (
 )
 from server.history.records import RequestRecord
 
-
 NOW_S = 1_790_000_000.0
 
 
