@@ -96,9 +96,11 @@ _LARGEST = 2**63 - 1
 
 def read_version(connection: sqlite3.Connection) -> int:
     """The version of a file's tables, 0 for an empty file. Raises HistoryError for a database that is not ours."""
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # In one statement: between two of them another server may have made the tables.
+    mark, version, tables = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
     if mark != APPLICATION_ID and (mark or version or tables):
         raise HistoryError("it is a database of another program and is left alone; name another file in [history] path")
     return int(version)

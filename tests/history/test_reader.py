@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from server.errors import HistoryError
+from server.errors import HistoryError, HistoryMissing
 from server.history.file import find_file, open_for_writing
 from server.history.reader import HistoryReader
 from server.history.records import RefusalCount, RequestRecord
@@ -124,3 +125,28 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert find_file("here/h.db") == tmp_path / "here" / "h.db"
     assert find_file("").name == "history.sqlite3"
     assert find_file("").parent.name == "homebase-console"
+
+
+def test_a_file_that_is_just_being_made_is_none_yet_or_whole(path: Path) -> None:
+    """Files are made one after another while somebody looks at each as early as can be."""
+    files = [path.with_name(f"{number}.sqlite3") for number in range(30)]
+    faults: list[Exception] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            for file in files:
+                try:
+                    HistoryReader(file).close()
+                except HistoryMissing:
+                    pass
+                except Exception as error:
+                    faults.append(error)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    for file in files:
+        open_for_writing(file).close()
+    is_over.set()
+    looker.join()
+    assert faults == []
