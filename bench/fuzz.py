@@ -204,7 +204,8 @@ def main() -> int:
     report = begin_report("fuzz.py")
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "homebase.toml"
-        config.write_text(tomli_w.dumps({"policy": {"max_in_flight": CLIENTS}}))
+        history = {"path": str(config.with_name("history.sqlite3"))}
+        config.write_text(tomli_w.dumps({"policy": {"max_in_flight": CLIENTS}, "history": history}))
         command = [str(Path(sys.executable).parent / "homebase-console"), "--config", str(config), "--headless"]
         program = Program("homebase", "nano", [*command, "--port", str(args.port)], args.port, "/ready")
         try:

@@ -57,6 +57,7 @@ class MeasuredServer:
             "policy": {"max_in_flight": max(STREAMS)},
             "engine": {"mtp": "off"},
             "model": {"path": "nano"},
+            "history": {"path": str(folder / "history.sqlite3")},
         }
         config.write_text(tomli_w.dumps(document))
         self.base_url = f"http://127.0.0.1:{port}/v1"

@@ -98,7 +98,8 @@ class Program:
 
 def start_homebase(model: str, port: int, config: Path, *, terminal: bool, max_in_flight: int = 4) -> Program:
     """homebase-console on a configuration of its own, in a 120x40 terminal or headless."""
-    config.write_text(tomli_w.dumps({"policy": {"max_in_flight": max_in_flight}}))
+    history = {"path": str(config.with_name("history.sqlite3"))}
+    config.write_text(tomli_w.dumps({"policy": {"max_in_flight": max_in_flight}, "history": history}))
     command = [
         str(Path(sys.executable).parent / "homebase-console"),
         *("--config", str(config), "--model", model, "--port", str(port)),

@@ -235,7 +235,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "homebase.toml"
         engine = {"memory_budget_gib": args.budget_gib, "prefix_cache_gib": args.budget_gib / 4}
-        config.write_text(tomli_w.dumps({"engine": engine}))
+        history = {"path": str(config.with_name("history.sqlite3"))}
+        config.write_text(tomli_w.dumps({"engine": engine, "history": history}))
         command = [str(Path(sys.executable).parent / "homebase-console"), "--config", str(config), "--headless"]
         program = Program("homebase", "nano", [*command, "--port", str(args.port)], args.port, "/ready")
         try:

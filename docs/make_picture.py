@@ -38,6 +38,7 @@ async def take_picture(theme: str) -> str:
             "server.port": (PORT, "--port"),
             "policy.max_context_tokens": (8192, "--context"),
             "console.theme": (theme, "--theme"),
+            "history.off": (True, "--no-history"),
         }
         config = Path(scratch) / "homebase.toml"
         runtime = Runtime(config, config_template().read_bytes(), overrides, EventRing())

@@ -24,11 +24,11 @@ from server.admission.slots import Admission
 from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
 from server.api.operator.controls import Controls
-from server.api.operator.sessions import group_sessions
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.errors import EngineStalled, ServerEnding, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
+from server.history.recording import Recording
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.metrics.observers import Observers
 from server.metrics.tally import Tally
@@ -65,6 +65,7 @@ class Core:
             read_config(self._place)
         self._store, self._show, self._ring = store, show, ring
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
+        self._history = Recording(ring, lambda: store.state.policy.history)
         self._tally = Tally()
         self._observers = Observers(self._telemetry, self._tally)
         self._stream_changed = asyncio.Event()
@@ -101,7 +102,6 @@ class Core:
                 controls=Controls(
                     store=lambda: self._store,
                     ring=self._ring,
-                    read_sessions=lambda: group_sessions(self._telemetry.streams()),
                     drain=self.drain,
                     resume=self.resume,
                     is_over=lambda: self._has_told_all,
@@ -110,6 +110,10 @@ class Core:
                 stop_stream=self.stop_stream,
             )
         )
+
+    def start_history(self) -> None:
+        """Remember what is over from now on."""
+        self._history.start()
 
     async def load(self) -> None:
         """Load model and tokenizer; a failure is the model's state from then on, and the server stays up."""
@@ -214,6 +218,7 @@ class Core:
     def close(self) -> None:
         """Everything has ended."""
         self._closing = "stopped"
+        self._history.close()
         self.refresh()
 
     async def _find(self, place: Path | HubId) -> Path:

@@ -14,6 +14,8 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 │   ├── PolicyInvalid              does not parse, unknown key, wrong type, out of range
 │   ├── PolicyConflict             the file changed underneath the edit
 │   └── PolicyUnwritable           the file cannot be written
+├── HistoryError                   the file of the history cannot be read or written
+│   └── HistoryMissing             there is none
 ├── RequestError                   the request can never succeed as it is
 │   ├── InvalidRequest             a field is missing, malformed or out of range
 │   ├── UnsupportedParameter       a known parameter that is not built
@@ -151,6 +153,24 @@ class PolicyUnwritable(PolicyError):
     """homebase.toml cannot be written; the running policy is unchanged."""
 
     code = "policy_unwritable"
+
+
+class HistoryError(HomebaseError):
+    """The file of the history cannot be used."""
+
+    code = "history_unusable"
+
+
+class HistoryMissing(HistoryError):
+    """Nothing was ever remembered at this place."""
+
+    code = "history_missing"
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"There is no history at {path}: no server has written one. [history] path says where it is, and "
+            "[history] off = true keeps none."
+        )
 
 
 class RequestError(HomebaseError):

@@ -191,11 +191,16 @@ class Refused(Notice, frozen=True, tag="refused"):
     prompt_tokens: int | None
     """None when the prompt was refused uncounted."""
     max_tokens: int | None
+    arrived_s: float = 0.0
+    """Unix time at which the request's head had been read; 0 when nobody has said."""
     parent_session: str | None = None
     depth: int = 0
     """Of its session: 0 for no child; a child has its parent's plus 1."""
     family: str = ""
     key: str = ""
+    model: str = ""
+    waited_s: float = 0.0
+    """For a slot, before it was refused."""
 
 
 class StreamEnded(Notice, frozen=True, tag="stream_ended"):
@@ -214,6 +219,23 @@ class StreamEnded(Notice, frozen=True, tag="stream_ended"):
     age_s: float
     reuse: str = ""
     """What of its prompt was not computed for it, and from which token on it was, in words."""
+    arrived_s: float = 0.0
+    """Unix time at which the request's head had been read; 0 when nobody has said."""
+    parent_session: str | None = None
+    depth: int = 0
+    key: str = ""
+    model: str = ""
+    upstream: str = ""
+    """Who answered; empty for the model in this process."""
+    cached_tokens: int = 0
+    max_tokens: int = 0
+    waited_s: float = 0.0
+    """For a slot, before it was admitted."""
+    prefill_tps: float | None = None
+    decode_tps: float | None = None
+    """From its first token to its last."""
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class PolicyChanged(Notice, frozen=True, tag="policy_changed"):
@@ -265,8 +287,7 @@ class EventRing:
     """
 
     def __init__(self, size: int = 500) -> None:
-        self.listener: Callable[[AnyNotice], object] = lambda notice: None
-        """Called with each notice on the thread that publishes it; must neither wait nor raise."""
+        self._listeners: tuple[Callable[[AnyNotice], object], ...] = ()
         self._size = size
         self._lock = threading.Lock()
         self._rings: dict[type[Notice], deque[NumberedNotice]] = {}
@@ -284,8 +305,23 @@ class EventRing:
             ring = self._rings.setdefault(type(notice), deque(maxlen=self._size))
             number = self._sequence
             ring.append(NumberedNotice(number, notice))
-        self.listener(notice)
+        for listener in self._listeners:
+            listener(notice)
         return number
+
+    def subscribe(self, listener: Callable[[AnyNotice], object]) -> Callable[[], None]:
+        """Call `listener` with each notice on the thread that publishes it; it must neither wait nor raise.
+
+        The result ends that.
+        """
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        return unsubscribe
 
     def after(self, sequence: int) -> tuple[NumberedNotice, ...]:
         """All kept notices with a higher number, oldest first."""

@@ -119,14 +119,14 @@ class LogSetup:
     """What was put in place, to be taken away again by `close`."""
 
     def __init__(self, ring: EventRing, handlers: list[logging.Handler], path: Path | None) -> None:
-        self._ring, self._handlers = ring, handlers
-        ring.listener = log_notice
+        self._handlers = handlers
+        self._unsubscribe = ring.subscribe(log_notice)
         self.path = path
         """The log file, None when there is none (headless, or its folder cannot be written)."""
 
     def close(self) -> None:
         """Flush and detach everything; later lines are dropped rather than printed."""
-        self._ring.listener = lambda notice: None
+        self._unsubscribe()
         root = logging.getLogger()
         root.addHandler(logging.NullHandler())
         for handler in self._handlers:

@@ -188,6 +188,7 @@ class Runtime:
         hang_up = asyncio.Event()
         http = asyncio.create_task(serve_http(self._core.build_app(), self._listener, hang_up.wait), name="http")
         await self._come_up(http)
+        self._core.start_history()
         load = asyncio.create_task(self._core.load(), name="load")
         work = [asyncio.create_task(task) for task in (self._tick(), self._watch_policy(), self._stop_asked.wait())]
         try:

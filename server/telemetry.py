@@ -93,8 +93,11 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     max_tokens: int
     context_limit_tokens: int
     streaming: bool
-    depth: int = 0
-    family: str = ""
+    arrived_s: float
+    """Unix time."""
+    waited_s: float
+    depth: int
+    family: str
 
 
 @dataclass(slots=True)
@@ -115,6 +118,8 @@ class _Stream:
     reuse: str = ""
     diverged_at: int | None = None
     completion_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     first_token_s: float | None = None
     outcome: Outcome | None = None
     outcome_detail: str = ""
@@ -123,6 +128,12 @@ class _Stream:
     @property
     def ttft_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.opened_s
+
+    @property
+    def whole_decode_tps(self) -> float | None:
+        """From the first token, which comes of the prompt, to the last; None before there are two."""
+        spent_s = 0.0 if self.first_token_s is None else self.progress_s - self.first_token_s
+        return (self.completion_tokens - 1) / spent_s if spent_s > 0 else None
 
 
 class Telemetry:
@@ -164,6 +175,8 @@ class Telemetry:
         context_limit_tokens: int,
         streaming: bool,
         key: str = "",
+        arrived_s: float | None = None,
+        waited_s: float = 0.0,
         depth: int = 0,
         family: str = "",
     ) -> None:
@@ -181,6 +194,8 @@ class Telemetry:
             max_tokens=max_tokens,
             context_limit_tokens=context_limit_tokens,
             streaming=streaming,
+            arrived_s=self._wall() if arrived_s is None else arrived_s,
+            waited_s=waited_s,
             depth=depth,
             family=family,
         )
@@ -220,22 +235,7 @@ class Telemetry:
         stream.phase = "finished"
         self._finished.append((request_id, stream))
         self._finished_by_outcome[outcome] += 1
-        self._ring.publish(
-            StreamEnded(
-                time_s=self._wall(),
-                request_id=request_id,
-                outcome=outcome,
-                detail=stream.outcome_detail,
-                session=stream.identity.session,
-                lane=stream.identity.lane,
-                client=stream.identity.client,
-                prompt_tokens=stream.identity.prompt_tokens,
-                completion_tokens=stream.completion_tokens,
-                ttft_s=stream.ttft_s,
-                age_s=stream.ended_s - stream.opened_s,
-                reuse=stream.reuse,
-            )
-        )
+        self._ring.publish(_tell_end(request_id, stream, outcome, self._wall()))
         self._on_change()
 
     def refused(self, refused: Refused) -> None:
@@ -322,6 +322,8 @@ class Telemetry:
             return
         if stream.first_token_s is not None:  # the first one comes of the prompt, by no decode step
             stream.rounds.add(event.drafted_tokens, event.accepted_tokens, len(event.token_ids))
+            stream.drafted_tokens += event.drafted_tokens
+            stream.accepted_tokens += event.accepted_tokens
         stream.phase = "decode"
         stream.first_token_s = event.at_s if stream.first_token_s is None else stream.first_token_s
         stream.completion_tokens += len(event.token_ids)
@@ -435,6 +437,36 @@ class _EngineFold:
     def _tokens_per_step(self) -> float | None:
         decoding = sum(decoding for _, decoding in self._emissions)
         return sum(tokens for tokens, _ in self._emissions) / decoding if decoding else None
+
+
+def _tell_end(request_id: str, stream: _Stream, outcome: Outcome, time_s: float) -> StreamEnded:
+    identity = stream.identity
+    return StreamEnded(
+        time_s=time_s,
+        request_id=request_id,
+        outcome=outcome,
+        detail=stream.outcome_detail,
+        session=identity.session,
+        lane=identity.lane,
+        client=identity.client,
+        prompt_tokens=identity.prompt_tokens,
+        completion_tokens=stream.completion_tokens,
+        ttft_s=stream.ttft_s,
+        age_s=(stream.ended_s or stream.opened_s) - stream.opened_s,
+        reuse=stream.reuse,
+        arrived_s=identity.arrived_s,
+        parent_session=identity.parent_session,
+        depth=identity.depth,
+        key=identity.key,
+        model=identity.model,
+        cached_tokens=stream.cached_tokens,
+        max_tokens=identity.max_tokens,
+        waited_s=identity.waited_s,
+        prefill_tps=stream.chunks.rate(None),
+        decode_tps=stream.whole_decode_tps,
+        drafted_tokens=stream.drafted_tokens,
+        accepted_tokens=stream.accepted_tokens,
+    )
 
 
 def _view(request_id: str, stream: _Stream, now: float) -> StreamView:

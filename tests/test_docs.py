@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from server.api.operations import OPERATIONS
 from server.api.responses import unbuilt as responses_unbuilt
 from server.api.responses.wire import ResponsesBody
 from server.api.tokens import DetokenizeBody, TokenizeBody
+from server.history.file import open_for_writing
+from server.history.schema import TABLES
 from server.metrics.families import FAMILIES
 from server.policy import list_limits
 from server.policy_file.template import write_default
@@ -132,6 +135,18 @@ def test_queries_of_the_metrics_page_ask_for_what_there_is() -> None:
     told = {f"{family.name}_bucket" if family.kind == "histogram" else family.name for family in FAMILIES}
     assert asked
     assert asked <= told
+
+
+def test_history_page_has_every_column_and_its_queries_work(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "history.md").read_text()
+    for kind, table in TABLES.items():
+        told = page.partition(f"### {table}\n")[2].partition("\n##")[0]
+        assert {name for name in kind.__struct_fields__ if f"`{name}`" not in told} == set()
+    queries = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    assert len(queries) == 3
+    with closing(open_for_writing(tmp_path / "history.sqlite3")) as connection:
+        for query in queries:
+            connection.execute(query).fetchall()
 
 
 def test_readme_has_the_two_commands_and_their_pip_form() -> None:

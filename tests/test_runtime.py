@@ -18,6 +18,7 @@ import pytest
 from console.local import LocalSource
 from server.errors import AddressInUse, ModelNotFetched, ModelNotFound, PolicyConflict, PolicyInvalid, StartupError
 from server.events import EventRing, ModelStateChanged, StreamEnded
+from server.history.reader import HistoryReader
 from server.listen import bind_socket
 from server.models.cache import Forward, ModelFacts, Segment
 from server.models.folder import EMBEDDED_FOLDER, HubId
@@ -91,11 +92,15 @@ class Rig:
     def __init__(self, folder: Path, model: SteppedModel) -> None:
         self.model = model
         self.config = folder / "homebase.toml"
+        self.history = folder / "history.sqlite3"
         self.config.write_text(CONFIG)
         self.ring = EventRing()
         with bind_socket("127.0.0.1", 0) as listener:
             self.port = listener.getsockname()[1]
-        overrides: dict[str, tuple[LimitValue, str]] = {"server.port": (self.port, "--port")}
+        overrides: dict[str, tuple[LimitValue, str]] = {
+            "server.port": (self.port, "--port"),
+            "history.path": (str(self.history), "--history"),
+        }
         self.runtime = Runtime(self.config, b"", overrides, self.ring)
         self.source = LocalSource(self.runtime)
         self.told: list[str] = []
@@ -598,3 +603,60 @@ def test_idle_snapshots_are_cheap(rig: Rig):
     for _ in range(100):
         core.build_snapshot()
     assert (time.process_time() - began) / 100 < 0.005, "four a second must stay far below 3 % of a core"
+
+
+async def ask(rig: Rig, body: dict[str, Any], headers: dict[str, str] | None = None) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=60) as client:
+        return await client.post(f"{rig.url}/v1/chat/completions", json=body, headers=headers)
+
+
+async def test_what_is_over_is_remembered_without_a_word_of_it(rig: Rig):
+    secret = "a word that nobody may find"
+    rig.start()
+    before_s = time.time()
+    body: dict[str, Any] = {"model": "nano", "messages": [{"role": "user", "content": secret}], "max_tokens": 9}
+    headers = {"x-homebase-session": "child", "x-homebase-parent-session": "parent", "user-agent": "opencode/1.18.0"}
+    answer = await ask(rig, body, headers)
+    assert answer.status_code == 200
+    rig.model.gate.clear()
+    for _ in range(2):
+        rig.open_stream()
+    assert (await ask(rig, body)).status_code == 429
+    await rig.source.save({"policy.max_in_flight": 3}, rig.source.policy().etag)
+    rig.model.gate.set()
+    rig.close()
+    with HistoryReader(rig.history) as reader:
+        child, *others = reader.read_requests(before_s, time.time())
+        changes = reader.read_policy_changes(before_s)
+    assert (child.session, child.parent_session, child.lane, child.client) == (
+        "child",
+        "parent",
+        "child",
+        "opencode/1.18.0",
+    )
+    assert (child.decision, child.outcome, child.model, child.max_tokens) == ("admitted", "length", "nano", 9)
+    usage = answer.json()["usage"]
+    assert (child.prompt_tokens, child.completion_tokens) == (usage["prompt_tokens"], usage["completion_tokens"])
+    assert child.request_id == answer.headers["x-request-id"]
+    assert child.ttft_s is not None
+    assert child.duration_s >= child.ttft_s > 0
+    refused = [each for each in others if not each.was_admitted]
+    assert [(each.decision, each.limit_value, each.used_value, each.status) for each in refused] == [
+        ("in_flight_full", 2, 2, 429)
+    ]
+    assert len(others) == 3
+    assert [(each.limit_key, each.old_value, each.new_value, each.origin) for each in changes] == [
+        ("policy.max_in_flight", "2", "3", "console")
+    ]
+    data = b"".join(file.read_bytes() for file in rig.history.parent.glob("history.sqlite3*"))
+    assert data
+    assert secret.encode() not in data
+
+
+def test_history_that_cannot_be_written_stops_nothing(rig: Rig):
+    rig.history.mkdir()
+    rig.start()
+    body: dict[str, Any] = {"model": "nano", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    assert httpx.post(f"{rig.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+    assert rig.runtime.stop()
+    assert rig.history.is_dir()

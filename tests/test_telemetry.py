@@ -580,3 +580,34 @@ def test_what_the_prefix_cache_holds_is_in_the_snapshot(bench: Bench):
     memory = bench.telemetry.build_snapshot(FACTS).memory
     held = memory.prefix_cache_bytes, memory.prefix_cache_budget_bytes, memory.prefix_cache_disk_bytes
     assert held == (5, 7, 9)
+
+
+def test_an_end_tells_what_the_whole_stream_did(bench: Bench):
+    bench.open(parent_session="p", key="k", lane="child", arrived_s=4990.0, waited_s=2.5, depth=1)
+    bench.telemetry.fold((PrefillAdvanced("r", 100, 64, 2.0, 36),))
+    bench.clock.now += 2.0
+    bench.token()
+    # More rounds than the recent acceptance looks at: these count from the first on.
+    for number in range(RATE_ROUNDS + 40):
+        bench.clock.now += 0.1
+        emitted = TokensEmitted("r", (1, 2), bench.clock.now, drafted_tokens=2, accepted_tokens=int(number < 40))
+        bench.telemetry.fold((emitted,))
+    bench.clock.now += 60.0  # how long nobody read its end is no part of its rate
+    bench.telemetry.stream_ended("r", "stop")
+    (entry,) = bench.ring.after(0)
+    ended = entry.notice
+    assert isinstance(ended, StreamEnded)
+    assert (ended.parent_session, ended.key, ended.model, ended.depth) == ("p", "k", "m", 1)
+    assert (ended.arrived_s, ended.waited_s, ended.max_tokens, ended.cached_tokens) == (4990.0, 2.5, 50, 36)
+    assert (ended.drafted_tokens, ended.accepted_tokens) == (2 * (RATE_ROUNDS + 40), 40)
+    assert ended.decode_tps == pytest.approx(20.0)
+    assert ended.prefill_tps == pytest.approx(64 / 2.0)
+    assert ended.upstream == ""
+
+
+def test_an_end_before_any_token_has_no_rates_and_arrived_when_it_was_admitted(bench: Bench):
+    bench.open()
+    bench.telemetry.stream_ended("r", "cancelled")
+    (entry,) = bench.ring.after(0)
+    assert isinstance(entry.notice, StreamEnded)
+    assert (entry.notice.decode_tps, entry.notice.prefill_tps, entry.notice.arrived_s) == (None, None, 5000.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -64,6 +65,7 @@ def _read_caller() -> Caller:
         api_key="" if g.key_name else next(iter(g.keys), ""),
         peer=peer[0] if peer else "",
         key_name=g.key_name,
+        arrived_s=time.time(),
     )
 
 

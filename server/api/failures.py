@@ -76,6 +76,8 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.PolicyInvalid: Row(400, "policy_error"),
     errors.PolicyConflict: Row(412, "policy_error"),
     errors.PolicyUnwritable: Row(500, "policy_error"),
+    errors.HistoryError: Row(500, "history_error", can_retry=False),
+    errors.HistoryMissing: Row(404, "history_error", can_retry=False),
     errors.RequestError: _BAD_REQUEST,
     errors.InvalidRequest: _BAD_REQUEST,
     errors.UnsupportedParameter: _BAD_REQUEST,

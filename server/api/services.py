@@ -61,6 +61,8 @@ class StreamObserver(Protocol):
         context_limit_tokens: int,
         streaming: bool,
         key: str = "",
+        arrived_s: float | None = None,
+        waited_s: float = 0.0,
         depth: int = 0,
         family: str = "",
     ) -> None:

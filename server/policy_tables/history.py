@@ -17,7 +17,6 @@ class HistoryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         limit(
             "The database file. Empty keeps it in the user's data folder.",
             Effect.NEXT_START,
-            enforced=False,
             allowed="up to 4,096 characters",
             pattern=ONE_LINE,
             max_length=4096,
@@ -25,9 +24,9 @@ class HistoryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     keep_days: Annotated[
         int,
-        limit("Older entries are deleted.", Effect.AT_ONCE, unit="days", enforced=False, ge=1, le=3650),
+        limit("Older entries are deleted.", Effect.AT_ONCE, unit="days", ge=1, le=3650),
     ] = 30
     off: Annotated[
         bool,
-        limit("Remember nothing; what is in the file stays.", Effect.NEXT_START, enforced=False),
+        limit("Remember nothing; what is in the file stays.", Effect.NEXT_START),
     ] = False

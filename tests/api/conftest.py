@@ -27,7 +27,6 @@ from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.api.app import build_app
 from server.api.operator.controls import Controls
-from server.api.operator.sessions import group_sessions
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.engine.request import EngineRequest
@@ -360,7 +359,6 @@ def build_rig() -> Rig:
         controls=Controls(
             store=lambda: rig.store,
             ring=ring,
-            read_sessions=lambda: group_sessions(rig.streams()),
             drain=rig.drain,
             resume=rig.resume,
             is_over=lambda: rig.is_over,

@@ -40,6 +40,8 @@ EXAMPLES: list[tuple[HomebaseError, int, str, str | None, str]] = [
     (errors.PolicyInvalid("x", key="k", line=3), 400, "policy_error", "k", "policy_invalid"),
     (errors.PolicyConflict("x"), 412, "policy_error", None, "policy_conflict"),
     (errors.PolicyUnwritable("x"), 500, "policy_error", None, "policy_unwritable"),
+    (errors.HistoryError("x"), 500, "history_error", None, "history_unusable"),
+    (errors.HistoryMissing("/h"), 404, "history_error", None, "history_missing"),
     (errors.RequestError("x", param="p"), 400, "invalid_request_error", "p", "invalid_request"),
     (errors.InvalidRequest("x", param="p"), 400, "invalid_request_error", "p", "invalid_request"),
     (errors.UnsupportedParameter("x", param="n"), 400, "invalid_request_error", "n", "unsupported_parameter"),

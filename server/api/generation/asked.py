@@ -23,6 +23,8 @@ class Caller(msgspec.Struct, frozen=True):
     peer: str
     key_name: str = ""
     """Of the key that it carries; empty when none is asked for."""
+    arrived_s: float = 0.0
+    """Unix time at which its head had been read."""
 
     @property
     def owner(self) -> str:

@@ -221,6 +221,7 @@ class Door:
             max_tokens=prompt.max_tokens,
             context_limit_tokens=model.effective_context_limit_tokens,
             streaming=asked.is_streaming,
+            arrived_s=asked.caller.arrived_s,
         )
         self._services.lineage.started(asked.caller.request_id, place)
         on_end = partial(self._note_end, knock, reply)
@@ -259,10 +260,12 @@ class Door:
                 client=place.client,
                 prompt_tokens=prompt_tokens,
                 max_tokens=knock.asked.max_tokens,
+                arrived_s=knock.asked.caller.arrived_s,
                 parent_session=place.parent_session,
                 depth=place.depth,
                 family=place.family,
                 key=place.key,
+                model=knock.model.id,
             )
         )
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import msgspec
 
 from server.events import EventRing
 from server.policy_store import PolicyStore
@@ -17,8 +15,6 @@ class Controls:
 
     store: Callable[[], PolicyStore]
     ring: EventRing
-    read_sessions: Callable[[], Sequence[msgspec.Struct]]
-    """The sessions that are known now, each in a shape of its own."""
     drain: Callable[[str], object]
     """Takes nothing new from now on; is told by whom, for the log."""
     resume: Callable[[str], object]

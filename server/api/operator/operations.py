@@ -6,6 +6,7 @@ from typing import Any
 
 from server.api.operation import Operation, build_object
 from server.api.operator.control import Admitting
+from server.api.operator.history import HistoryList
 from server.api.operator.policy import PolicyReport, PolicySaved
 from server.api.operator.sessions import SessionList
 from server.policy import Limit, list_limits
@@ -108,5 +109,13 @@ OPERATOR_OPERATIONS: tuple[Operation, ...] = (
         summary="The agents' conversations that are known now.",
         answer="The sessions.",
         answer_type=SessionList,
+    ),
+    Operation(
+        method="GET",
+        path="/homebase/history",
+        name="showHistory",
+        summary="Requests and refusals of the past, oldest first: `since` (1h) and `limit` (100) choose which.",
+        answer="The requests, without any text of theirs.",
+        answer_type=HistoryList,
     ),
 )
