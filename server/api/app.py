@@ -106,7 +106,7 @@ def _add_guard(app: Quart, services: Services) -> None:
 def _add_error_answers(app: Quart, services: Services) -> None:
     async def answer_known(error: HomebaseError) -> Response:
         status = services.read_policy().policy.refusal_status
-        return _answer_failure(build_failure(error, status, find_dialect(request.path), g.request_id))
+        return _answer_failure(build_failure(error, status, find_dialect(request.path, request.headers), g.request_id))
 
     async def answer_http(error: HTTPException) -> Response:
         return await answer_known(_translate(error))
