@@ -148,6 +148,9 @@ class WatchedConnection(TCPServer):
     async def _send(self, data: bytes) -> None:
         """Hand all of it to the system; a client that does not take it is disconnected."""
         async with self.send_lock:
+            if self.writer.transport.is_closing():
+                # Of hundreds of requests sent early, all after the hang-up; asyncio logs each write to nowhere.
+                return await self.protocol.handle(Closed())
             try:
                 await self._reader.give(data)
             except TimeoutError:

@@ -22,7 +22,7 @@ from quart import Quart
 
 from server.api.failures import encode_error
 from server.connection import watch_connections
-from server.errors import InvalidRequest, StartupError
+from server.errors import HeadTooLarge, HomebaseError, InvalidRequest, StartupError
 from server.listen import BACKLOG, format_address, reachable_host
 
 GRACEFUL_S = 1
@@ -80,13 +80,13 @@ def _answer_in_words() -> None:
 async def _refuse_bytes(self: H11Protocol, status_code: int) -> None:
     """Answer what is no HTTP request; Hypercorn then closes the connection."""
     if status_code == 431:
-        told = (
-            f"The head of a request may have at most {self.config.h11_max_incomplete_size:,} bytes; this one has more."
-        )
+        most = self.config.h11_max_incomplete_size
+        error = HeadTooLarge(f"The head of a request may have at most {most:,} bytes; this one has more.")
     else:
         # Called where the parser's error is being handled; it says what is wrong, sometimes with what was sent.
-        told = f"This is no HTTP/1.1 request that can be read: {str(sys.exception())[:REASON_CHARS]}."
-    body, headers = _describe(told)
+        reason = str(sys.exception())[:REASON_CHARS]
+        error = InvalidRequest(f"This is no HTTP/1.1 request that can be read: {reason}.")
+    body, headers = _describe(error)
     headers += self.config.response_headers("h11")
     for event in (h11.Response(status_code=status_code, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
         await self._send_h11_event(event)  # pyright: ignore[reportPrivateUsage]
@@ -94,15 +94,16 @@ async def _refuse_bytes(self: H11Protocol, status_code: int) -> None:
 
 async def _refuse_handshake(self: WSStream, status_code: int) -> None:
     """Answer a WebSocket handshake that is none, and close the connection."""
-    body, headers = _describe("This is no WebSocket handshake, and there are no WebSockets here; ask by plain HTTP.")
+    told = "This is no WebSocket handshake, and there are no WebSockets here; ask by plain HTTP."
+    body, headers = _describe(InvalidRequest(told))
     await self.send(Response(self.stream_id, headers, status_code))
     await self.send(Body(self.stream_id, body))
     await self.send(EndBody(self.stream_id))
     await self.send(StreamClosed(self.stream_id))
 
 
-def _describe(told: str) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+def _describe(error: HomebaseError) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """The dialect's error object, and the headers that an answer has which is the connection's last."""
-    body = encode_error(InvalidRequest(told))
+    body = encode_error(error)
     length = str(len(body)).encode()
     return body, [(b"content-type", b"application/json"), (b"content-length", length), (b"connection", b"close")]

@@ -85,6 +85,17 @@ async def test_requests_sent_early_are_answered_in_order(site: Site) -> None:
     await writer.wait_closed()
 
 
+async def test_who_sent_hundreds_early_and_left_fills_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n" * 300)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    peer: socket.socket = writer.get_extra_info("socket")
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.close()
+    await wait_until_open(0)
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 @pytest.mark.parametrize(
     "request_bytes", [b"", b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["none", "one"]
 )

@@ -111,7 +111,8 @@ def _add_error_answers(app: Quart, services: Services) -> None:
         policy = services.read_policy().policy
         headers = {name.lower(): value for name, value in request.headers.items()}
         status = choose_refusal_status(policy, headers, g.key_name)
-        return _answer_failure(build_failure(error, status, find_dialect(request.path), g.request_id))
+        dialect = find_dialect(request.path, request.headers)
+        return _answer_failure(build_failure(error, status, dialect, g.request_id))
 
     async def answer_http(error: HTTPException) -> Response:
         return await answer_known(_translate(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Literal
 
 import msgspec
@@ -17,6 +18,12 @@ Dialect = Literal["openai", "anthropic"]
 
 ANTHROPIC_PATH = "/v1/messages"
 """Here and below it errors are Anthropic's."""
+
+OPENAI_PATHS = ("/v1/chat/", "/v1/completions", "/v1/responses")
+"""Here and below them errors are OpenAI's, whoever asks."""
+
+ANTHROPIC_HEADER = "anthropic-version"
+"""Anthropic's SDKs send it with each request: with it, the answer at a path that both dialects have is in theirs."""
 
 ANTHROPIC_ID_HEADER = "request-id"
 """Where that dialect's SDKs look for the id of a request."""
@@ -105,9 +112,11 @@ ROWS: dict[type[HomebaseError], Row] = {
 }
 
 
-def find_dialect(path: str) -> Dialect:
-    """In which dialect an error at a path is told."""
-    return "anthropic" if f"{path}/".startswith(f"{ANTHROPIC_PATH}/") else "openai"
+def find_dialect(path: str, headers: Container[str] = ()) -> Dialect:
+    """In which dialect an error at a path is told, to whoever sends headers of these names."""
+    if f"{path}/".startswith(f"{ANTHROPIC_PATH}/"):
+        return "anthropic"
+    return "anthropic" if ANTHROPIC_HEADER in headers and not path.startswith(OPENAI_PATHS) else "openai"
 
 
 def build_failure(

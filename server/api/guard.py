@@ -28,6 +28,8 @@ MOST_HEAD_BYTES = 16 * 1024
 
 LOOKING = re.compile(r"/homebase/.+|/metrics/?|/v1/models(/.*)?|/health/?")
 """What a read-only key may read."""
+_NO_NAMES = re.compile(r"[^!#$%&'*+.^_`|~0-9A-Za-z, -]")
+"""What stands in no list of headers' names."""
 
 _HOST = re.compile(r"(?P<name>\[[^\[\]@/\\]*\]|[^\[\]:@/\\]*)(:[0-9]*)?")
 """A name or an address, in brackets where it has colons, and a port; nobody's name before an @."""
@@ -71,7 +73,7 @@ def preflight_headers(requested_headers: str | None) -> dict[str, str]:
     """What an allowed origin is told when its browser asks first."""
     return {
         "access-control-allow-methods": CORS_METHODS,
-        "access-control-allow-headers": requested_headers or "authorization, content-type",
+        "access-control-allow-headers": _NO_NAMES.sub("", requested_headers or "authorization, content-type"),
         "access-control-max-age": str(CORS_MAX_AGE_S),
     }
 

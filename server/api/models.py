@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from quart import Quart, Response
+from quart import Quart, Response, request
 
+from server.api.failures import ANTHROPIC_HEADER
 from server.api.generation.plan import check_model
 from server.api.services import Services
 from server.snapshot import ModelView
@@ -20,12 +22,17 @@ def add_models(app: Quart, services: Services) -> None:
     created_s = int(time.time())
 
     async def list_models() -> Response:
-        return _answer({"object": "list", "data": [_describe(services.read_model(), created_s)]})
+        model = services.read_model()
+        if ANTHROPIC_HEADER not in request.headers:
+            return _answer({"object": "list", "data": [_describe(model, created_s)]})
+        page = {"first_id": model.id, "last_id": model.id, "has_more": False}
+        return _answer({"data": [_describe_to_anthropic(model, created_s)], **page})
 
     async def show_model(model_id: str) -> Response:
         model = services.read_model()
         check_model(model_id, model)
-        return _answer(_describe(model, created_s))
+        describe = _describe_to_anthropic if ANTHROPIC_HEADER in request.headers else _describe
+        return _answer(describe(model, created_s))
 
     app.add_url_rule("/v1/models", view_func=list_models, methods=["GET"])
     app.add_url_rule("/v1/models/<path:model_id>", view_func=show_model, methods=["GET"])
@@ -46,6 +53,20 @@ def _describe(model: ModelView, created_s: int) -> dict[str, Any]:
         "context_length": limit,
         "max_model_len": limit,
         "max_output_tokens": None if limit is None else limit - 1,
+        "state": model.state,
+    }
+
+
+def _describe_to_anthropic(model: ModelView, created_s: int) -> dict[str, Any]:
+    """The same as Anthropic's clients read it, in their names."""
+    ours = _describe(model, created_s)
+    return {
+        "type": "model",
+        "id": model.id,
+        "display_name": model.id,
+        "created_at": datetime.fromtimestamp(created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": ours["max_output_tokens"],
+        "max_tokens": ours["max_output_tokens"],
         "state": model.state,
     }
 

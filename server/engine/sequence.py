@@ -24,7 +24,7 @@ from server.models.cache import ModelFacts, SequenceState, ServedModel
 class Sequence:
     """A request being generated. Dropping it drops everything that the model remembers of it."""
 
-    def __init__(self, request: EngineRequest, vocab_size: int) -> None:
+    def __init__(self, request: EngineRequest, vocab_size: int, came_step: int = -1) -> None:
         self.request = request
         self._sampler = TokenSampler(request.sampling, vocab_size)
         self._shaper = build_shaper(request.sampling, request.prompt_ids, vocab_size)
@@ -47,7 +47,7 @@ class Sequence:
         self._emitted_ids: list[int] = []
         self._state: SequenceState | None = None
         self._last_token = -1
-        self._last_chunk_step = -1
+        self._came_step, self._last_chunk_step = came_step, -1
 
     @property
     def prompt_tokens_left(self) -> int:
@@ -74,6 +74,7 @@ class Sequence:
             chunk_tokens_at_most=next(
                 (p - self.prefilled_tokens for p in self.points if p > self.prefilled_tokens), None
             ),
+            came_step=self._came_step,
         )
 
     @property

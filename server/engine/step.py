@@ -78,7 +78,7 @@ class StepRunner:
         """Take a request in; no work is done yet. One that does not fit the model ends at once."""
         try:
             check_request(request, self._facts)
-            sequence = Sequence(request, self._facts.vocab_size)
+            sequence = Sequence(request, self._facts.vocab_size, self._steps)
             waiting = (each for each in self._sequences.values() if each.prompt_tokens_left)
             sequence.common_tokens = {
                 each.request.id: count_common(request.prompt_ids, each.request.prompt_ids) for each in waiting
@@ -145,7 +145,7 @@ class StepRunner:
         limits = ChunkLimits(
             policy.prefill_chunk_tokens, self._longest_chunk_tokens, policy.decode_stall_ms / 1000, self._costs.cost
         )
-        return plan_step(hold_back([each.need for each in sequences], shares), limits)
+        return plan_step(hold_back([each.need for each in sequences], shares), limits, self._steps)
 
     def _open(self, turn: Turn, policy: EnginePolicy, events: list[EngineEvent]) -> bool:
         """Make sure that a sequence has its state, and knows what it may draw; False when that fails, which ends it."""

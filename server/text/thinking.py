@@ -15,8 +15,10 @@ NEAREST_EFFORTS: Mapping[str, tuple[str, ...]] = {
     "medium": ("medium",),
     "high": ("high", "xhigh", "max"),
     "xhigh": ("xhigh", "max", "high"),
+    "max": ("max", "xhigh", "high"),
 }
-"""OpenAI's efforts, and the words that templates have for each, the nearest first; Qwen's have xhigh, medium, low."""
+"""Efforts as OpenAI's and Anthropic's clients say them, and the words that templates have for each, the nearest first;
+Qwen's have xhigh, medium, low."""
 
 
 def plan_thinking(effort: str, template: str) -> dict[str, Any]:

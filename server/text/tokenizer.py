@@ -176,7 +176,8 @@ class TextCodec:
     def _encode(self, text: str, *, adds_special: bool = False) -> list[int]:
         # The backend directly: transformers' own `encode` warns on stderr about long texts and keeps per-call state.
         if self._backend is not None:
-            return self._backend.encode(text, add_special_tokens=adds_special).ids
+            # Not its `encode`, which holds the interpreter: a million letters stopped every thread for 5 s.
+            return self._backend.encode_batch([text], add_special_tokens=adds_special)[0].ids
         return cast("list[int]", self._tokenizer.encode(text, add_special_tokens=adds_special))
 
     def _encode_within(self, text: str, limit_tokens: int | None, *, adds_special: bool = False) -> list[int]:

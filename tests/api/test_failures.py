@@ -164,6 +164,14 @@ def test_the_path_says_whose_error_it_is(path: str, dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "dialect"),
+    [("/v1/models", "anthropic"), ("/v1/mesages", "anthropic"), ("/v1/chat/completions", "openai")],
+)
+def test_a_header_of_anthropics_says_so_where_the_path_says_nothing(path: str, dialect: Dialect) -> None:
+    assert find_dialect(path, {"anthropic-version"}) == dialect
+
+
+@pytest.mark.parametrize(
     ("code", "refusal_status", "status", "headers"),
     [
         ("in_flight_full", "auto", 429, {"retry-after": "7", "x-should-retry": "false"}),

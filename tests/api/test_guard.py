@@ -123,6 +123,7 @@ def test_a_preflight_allows_what_the_browser_asked_for() -> None:
         "authorization,x-stainless-os"
     )
     assert "POST" in preflight_headers(None)["access-control-allow-methods"]
+    assert preflight_headers("x-a, \x1b[31mx-b\xff")["access-control-allow-headers"] == "x-a, 31mx-b"
 
 
 def check(given: tuple[str, ...], keys: dict[str, str], host: str = HERE, **policy: Any) -> str:

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import pytest
 
 
-async def get(rig: Any, path: str) -> Any:
-    return json.loads(await (await rig.client.get(path)).get_data())
+async def get(rig: Any, path: str, **headers: str) -> Any:
+    return json.loads(await (await rig.client.get(path, headers=headers)).get_data())
 
 
 async def test_the_list_has_the_served_model_with_its_context_limit(rig: Any) -> None:
@@ -58,3 +59,26 @@ async def test_a_limit_that_is_not_known_yet_is_null(rig: Any) -> None:
     rig.model = msgspec.structs.replace(rig.model, state="loading", context_limit_tokens=0)
     model = await get(rig, "/v1/models/nano")
     assert (model["context_length"], model["max_model_len"], model["state"]) == (None, None, "loading")
+
+
+async def test_anthropics_clients_get_the_list_and_the_model_in_their_form(rig: Any) -> None:
+    version = {"anthropic-version": "2023-06-01"}
+    listed = await get(rig, "/v1/models?limit=1000", **version)
+    created = datetime.fromisoformat(listed["data"][0].pop("created_at"))
+    assert created.timestamp() > 1_700_000_000
+    model = {
+        "type": "model",
+        "id": "org/nano",
+        "display_name": "org/nano",
+        "max_input_tokens": 4095,
+        "max_tokens": 4095,
+        "state": "ready",
+    }
+    assert listed == {"data": [model], "first_id": "org/nano", "last_id": "org/nano", "has_more": False}
+    assert {**model, **await get(rig, "/v1/models/nano", **version)}.keys() == {*model, "created_at"}
+
+
+async def test_anthropics_clients_get_its_errors_in_their_form(rig: Any) -> None:
+    told = await get(rig, "/v1/models/other", **{"anthropic-version": "2023-06-01"})
+    assert (told["type"], told["error"]["type"]) == ("error", "not_found_error")
+    assert told["error"]["details"]["error_code"] == "model_not_found"

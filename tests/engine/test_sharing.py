@@ -58,7 +58,7 @@ def test_a_prompt_waits_for_the_one_that_saves_it_most(
 
 
 def plan(needs: list[Need], shares: dict[str, Share]) -> list[tuple[str, int]]:
-    turns = plan_step(hold_back(needs, shares), ChunkLimits(512, 1000, 0.5))
+    turns = plan_step(hold_back(needs, shares), ChunkLimits(512, 1000, 0.5), step=1)
     return [(turn.request_id, turn.prefill_tokens) for turn in turns]
 
 

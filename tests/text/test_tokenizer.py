@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,24 @@ def test_a_text_far_over_the_limit_is_not_encoded_to_its_end(codec: TextCodec, m
     with pytest.raises(ContextLengthExceeded, match=r"65,536 tokens, but the prompt has at least 199,984 tokens"):
         codec.encode_chat([{"role": "user", "content": "x" * 5_000_000}], 65_536)
     assert sizes == [tokenizer_module.SLICE_CHARS]
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded(codec: TextCodec) -> None:
+    ticks, stop = [0], threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.001):
+            ticks[0] += 1
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    try:
+        before = ticks[0]
+        assert len(codec.encode_text("x" * 400_000)) > 1000
+        assert ticks[0] - before > 20
+    finally:
+        stop.set()
+        ticker.join()
 
 
 def test_a_long_text_within_the_limit_is_encoded(codec: TextCodec) -> None:

@@ -97,7 +97,11 @@ class Door:
 
     async def decode(self, body: bytes, read: Callable[[bytes], T]) -> T:
         """What `read` makes of a body; a large one is read beside the loop."""
-        return await self._pool.run(lambda: read(body)) if len(body) > LARGE_BODY_BYTES else read(body)
+        return await self.run(lambda: read(body), len(body))
+
+    async def run(self, work: Callable[[], T], nbytes: int) -> T:
+        """The result of `work` on so many bytes; on many it is done beside the loop."""
+        return await self._pool.run(work) if nbytes > LARGE_BODY_BYTES else work()
 
     async def open(self, asked: Asked) -> Opened:
         """Tokenize, take a slot and start. A refusal is counted, with the prompt's length where it is known.

@@ -55,6 +55,8 @@ def build_turns(
             "the conversation must end with a user message.",
             param="messages",
         )
+    for turn in turns:
+        _join_texts(turn)
     return put_system_first(system_texts, turns)
 
 
@@ -90,10 +92,22 @@ def _add_user(turns: list[Turn], content: str | list[Block], where: str) -> None
 def _say(turns: list[Turn], text: str) -> None:
     """Add to what the user says."""
     if not turns or turns[-1]["role"] != "user":
-        turns.append({"role": "user", "content": text})
-    elif text:
-        said: str = turns[-1]["content"]
-        turns[-1]["content"] = f"{said}{JOINT}{text}" if said else text
+        turns.append({"role": "user", "content": []})
+    if text:
+        turns[-1]["content"].append(text)
+
+
+def _join_texts(turn: Turn) -> None:
+    """Make one text of a turn's: at the end, as 35,000 of them, each put to those before, stopped the server."""
+    match turn["role"]:
+        case "user":
+            turn["content"] = JOINT.join(turn["content"])
+        case "assistant":
+            for field in ("content", "reasoning_content"):
+                if field in turn:
+                    turn[field] = "".join(turn[field])
+        case _:
+            pass  # a tool's result is one text
 
 
 def _remind(turns: list[Turn], text: str) -> None:
@@ -121,16 +135,17 @@ def _add_assistant(turns: list[Turn], content: str | list[Block], where: str) ->
     example. They come back with every turn, so refusing them would end the conversation.
     """
     is_going_on = bool(turns) and turns[-1]["role"] == "assistant"
-    turn: Turn = turns[-1] if is_going_on else {"role": "assistant", "content": ""}
+    turn: Turn = turns[-1] if is_going_on else {"role": "assistant", "content": []}
     for index, block in enumerate(_list_blocks(content)):
         match block.type:
             case "thinking":
                 if thought := block.thinking or read_signature(block.signature or ""):
-                    turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
+                    turn.setdefault("reasoning_content", []).append(thought)
             case "tool_use":
                 turn.setdefault("tool_calls", []).append(_build_use(block, f"{where}[{index}]"))
             case _:
-                turn["content"] += read_text(block, f"{where}[{index}]") or ""
+                if text := read_text(block, f"{where}[{index}]"):
+                    turn["content"].append(text)
     if not is_going_on and (turn["content"] or len(turn) > 2):
         turns.append(turn)
 

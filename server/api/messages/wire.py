@@ -93,8 +93,7 @@ class MessagesBody(SamplingFields, frozen=True, kw_only=True):
         thinking, effort = self.thinking, None if self.output_config is None else self.output_config.effort
         return Thinking(
             None if thinking is None or thinking.type == "adaptive" else thinking.type == "enabled",
-            # The dialect's highest has no name of its own in the model's template.
-            read_effort("xhigh" if effort == "max" else effort, "output_config.effort"),
+            read_effort(effort, "output_config.effort"),
             None if thinking is None or thinking.type == "disabled" else thinking.budget_tokens,
         )
 

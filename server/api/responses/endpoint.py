@@ -16,7 +16,7 @@ from server.api.generation.asked import Asked, Caller
 from server.api.generation.door import Opened
 from server.api.responses.answer import ResponsesAnswer
 from server.api.responses.asking import build_asked
-from server.api.responses.conversation import Conversation, open_conversation
+from server.api.responses.conversation import Conversation, Sources, find_sources, open_conversation
 from server.api.responses.in_flight import Flight, InFlight
 from server.api.responses.kept import KeptResponses
 from server.api.responses.output import Output
@@ -44,7 +44,7 @@ class ResponsesEndpoint:
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
         self._store, self._in_flight = ResponseStore(), InFlight()
-        self.kept = KeptResponses(self._store, self._in_flight)
+        self.kept = KeptResponses(self._store, self._in_flight, answering.door.run)
 
     async def answer(self, caller: Caller, body: bytes) -> Response:
         """The whole response, or the stream that has begun. Raises any HomebaseError before a first byte is sent."""
@@ -62,11 +62,9 @@ class ResponsesEndpoint:
     async def _read(self, caller: Caller, body: bytes) -> Turn:
         content_type = caller.headers.get("content-type", "")
         wire = await self._answering.door.decode(body, lambda data: decode_responses(data, content_type))
-        conversation = open_conversation(self._store, caller.owner, wire)
-        asked, toolbox = build_asked(caller, len(body) + conversation.kept_bytes, wire, conversation.list_items())
-        # Now, and not at the end: by then there would be nobody left to be told that it cannot be written.
-        items = msgspec.json.encode(conversation.input) if wire.is_kept else b""
-        return Turn(wire, conversation, asked, toolbox, items)
+        sources = find_sources(self._store, caller.owner, wire)
+        nbytes = len(body) + sources.kept_bytes
+        return await self._answering.door.run(lambda: _read_turn(caller, nbytes, wire, sources), nbytes)
 
     def _build_answer(self, turn: Turn, opened: Opened) -> ResponsesAnswer:
         caller, wire = turn.asked.caller, turn.wire
@@ -86,6 +84,15 @@ class ResponsesEndpoint:
         assert task is not None, "requests are answered in tasks"
         self._in_flight.add(resource.id, flight, task)
         return answer
+
+
+def _read_turn(caller: Caller, nbytes: int, wire: ResponsesBody, sources: Sources) -> Turn:
+    """Raises InvalidRequest and UnsupportedParameter."""
+    conversation = open_conversation(sources, wire)
+    asked, toolbox = build_asked(caller, nbytes, wire, conversation.list_items())
+    # Now, and not at the end: by then there would be nobody left to be told that it cannot be written.
+    items = msgspec.json.encode(conversation.input) if wire.is_kept else b""
+    return Turn(wire, conversation, asked, toolbox, items)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -15,14 +15,17 @@ from server.errors import InvalidRequest, UnsupportedParameter
 CANCEL_S = 10.0
 """For a running step to end, which a cancel waits for; a step takes well under a second."""
 
+Run = Callable[[Callable[[], bytes], int], Awaitable[bytes]]
+"""Does work on so many bytes; on many it is done beside the loop."""
+
 log = logging.getLogger(__name__)
 
 
 class KeptResponses:
     """Responses by id: those that are kept, and those in flight that will be. One owner never sees another's."""
 
-    def __init__(self, store: ResponseStore, in_flight: InFlight) -> None:
-        self._store, self._in_flight = store, in_flight
+    def __init__(self, store: ResponseStore, in_flight: InFlight, run: Run) -> None:
+        self._store, self._in_flight, self._run = store, in_flight, run
 
     def show(self, owner: str, response_id: str, query: Mapping[str, str]) -> bytes:
         """The object. Raises ResponseNotFound, and UnsupportedParameter when a stream is asked for."""
@@ -33,10 +36,14 @@ class KeptResponses:
             return flight.build_now()
         return self._store.find(owner, response_id).response
 
-    def list_input(self, owner: str, response_id: str, query: Mapping[str, str]) -> bytes:
+    async def list_input(self, owner: str, response_id: str, query: Mapping[str, str]) -> bytes:
         """The items that were sent as its input, a page of them. Raises ResponseNotFound and InvalidRequest."""
         kept = self._store.find(owner, response_id)
-        return msgspec.json.encode(read_page(list_items(response_id, kept.read_items()), query))
+
+        def read() -> bytes:
+            return msgspec.json.encode(read_page(list_items(response_id, kept.read_items()), query))
+
+        return await self._run(read, len(kept.items))
 
     async def cancel(self, owner: str, response_id: str) -> bytes:
         """End a response that is in flight; its object with what there was of it.

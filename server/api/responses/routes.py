@@ -21,7 +21,7 @@ def add_kept_responses(app: Quart, kept: KeptResponses, read_caller: Callable[[]
         return _answer(kept.show(read_caller().owner, response_id, request.args))
 
     async def list_input(response_id: str) -> Response:
-        return _answer(kept.list_input(read_caller().owner, response_id, request.args))
+        return _answer(await kept.list_input(read_caller().owner, response_id, request.args))
 
     async def delete(response_id: str) -> Response:
         return _answer(kept.delete(read_caller().owner, response_id))

@@ -68,6 +68,7 @@ async def test_thoughts_flow_with_tools_offered(rig: Any, markup: None, chat_bod
         ({"reasoning": {"enabled": False}}, {"enable_thinking": False}),
         ({"reasoning_effort": "none"}, {"enable_thinking": False}),
         ({"reasoning_effort": "low"}, {"enable_thinking": True, "reasoning_effort": "low"}),
+        ({"reasoning_effort": "max"}, {"enable_thinking": True, "reasoning_effort": "max"}),
         ({"reasoning": {"effort": "high"}}, {"enable_thinking": True, "reasoning_effort": "high"}),
         (
             {"reasoning_effort": "low", "reasoning": {"effort": "high"}},
@@ -87,7 +88,7 @@ async def test_each_way_of_asking_for_thoughts_reaches_the_template(
     assert rig.codec.switches == [switches] * 2
 
 
-@pytest.mark.parametrize("effort", ["", "LOW", "max", "a lot"])
+@pytest.mark.parametrize("effort", ["", "LOW", "maximal", "a lot"])
 async def test_an_effort_that_is_unknown_is_refused(rig: Any, chat_body: Any, effort: str) -> None:
     answer = await rig.post(chat_body(reasoning_effort=effort))
     error = json.loads(await answer.get_data())["error"]

@@ -187,3 +187,13 @@ def test_an_answer_cannot_be_begun_for_the_model_but_counted() -> None:
         build(*messages)
     assert caught.value.param == "messages"
     assert build(*messages, must_be_answered=False)[-1]["content"] == "The answer is ("
+
+
+@pytest.mark.timeout(60)  # each text put to all before it took minutes
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_many_texts_of_one_turn_are_joined_once(role: str) -> None:
+    said = {"role": role, "content": "x" * 800}
+    (*_, turn) = build(USER, *[said] * 30_000, must_be_answered=False)
+    assert len(turn["content"]) >= 800 * 30_000
+    thought = [{"type": "thinking", "thinking": "x" * 800, "signature": ""}] * 30_000
+    assert len(answer(*thought)["reasoning_content"]) == 800 * 30_000

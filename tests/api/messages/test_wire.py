@@ -130,7 +130,7 @@ def test_what_claude_code_sends_is_accepted() -> None:
         ({"thinking": {"type": "disabled", "budget_tokens": 5}}, Thinking(False)),
         ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, Thinking(True, None, 2048)),
         ({"output_config": {"effort": "low"}}, Thinking(None, "low")),
-        ({"output_config": {"effort": "max"}}, Thinking(None, "xhigh")),
+        ({"output_config": {"effort": "max"}}, Thinking(None, "max")),
         ({"output_config": {}}, Thinking()),
     ],
 )

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import msgspec
+import pytest
+
+from server.api.generation.door import LARGE_BODY_BYTES
+from server.api.responses import conversation as module
+from server.api.responses.store import Kept
 
 
 async def read_error(answer: Any) -> dict[str, Any]:
@@ -94,3 +100,61 @@ async def test_the_length_of_the_conversation_counts_as_the_bodys(
     assert len(rig.codec.seen) == seen, "a prompt was made for a request that is refused"
     rig.engine.end(rig.engine.only, "stop")
     await held
+
+
+async def test_an_item_is_read_once_however_often_it_is_referred_to(
+    rig: Any, ask: Any, speak: Any, read_response: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.engine.script = speak("one")
+    first = read_response(await (await ask({"input": "a"})).get_data())
+    reads: list[Kept] = []
+    read_output = Kept.read_output
+    monkeypatch.setattr(Kept, "read_output", lambda kept: reads.append(kept) or read_output(kept))
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    assert (await ask({"input": [{"role": "user", "content": "b"}, *[reference] * 50]})).status_code == 200
+    assert [turn["content"] for turn in rig.codec.seen[-1]] == ["b", *["one"] * 50]
+    assert len(reads) == 1
+
+
+async def test_references_bring_no_more_along_than_a_body_may_have(
+    rig: Any, ask: Any, speak: Any, read_response: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.engine.script = speak("one")
+    sent = {"role": "user", "content": "a", "note": "x" * 1000}
+    first = read_response(await (await ask({"input": [sent]})).get_data())
+    monkeypatch.setattr(module, "LIMIT_BYTES", 5000)
+    reference = {"type": "item_reference", "id": f"msg_{first['id'].removeprefix('resp_')}_in0"}
+    assert (await ask({"input": [reference] * 4})).status_code == 200
+    error = await read_error(await ask({"input": [reference] * 6}))
+    assert (error["code"], error["param"]) == ("invalid_request", "input")
+    assert "5,000 bytes" in error["message"]
+
+
+@pytest.mark.parametrize("limit", ["LIMIT_BYTES", "MOST_VALUES"])
+async def test_a_conversation_that_grew_longer_than_a_body_is_begun_anew(
+    rig: Any, ask: Any, speak: Any, read_response: Any, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    rig.engine.script = speak("one")
+    first = read_response(await (await ask({"input": "a"})).get_data())
+    monkeypatch.setattr(module, limit, 5)
+    error = await read_error(await ask({"input": "b", "previous_response_id": first["id"]}))
+    assert (error["code"], error["param"]) == ("invalid_request", "previous_response_id")
+    assert "begin a new one" in error["message"]
+
+
+async def test_what_is_long_is_read_beside_the_loop(
+    rig: Any, ask: Any, speak: Any, read_response: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.engine.script = speak("one")
+    long = "a" * (LARGE_BODY_BYTES - 1000)
+    sent = {"role": "user", "content": "a", "note": long}
+    first = read_response(await (await ask({"input": [sent]})).get_data())
+    second = read_response(await (await ask({"input": [sent], "previous_response_id": first["id"]})).get_data())
+    threads: set[str] = set()
+    read_items = Kept.read_items
+    monkeypatch.setattr(
+        Kept, "read_items", lambda kept: threads.add(threading.current_thread().name) or read_items(kept)
+    )
+    assert (await ask({"input": "b", "previous_response_id": second["id"]})).status_code == 200
+    assert threads
+    assert threading.main_thread().name not in threads

@@ -222,3 +222,12 @@ def test_tools_that_items_bring() -> None:
         ("input[1].tools[0]", "b"),
         ("input[1].tools[1]", None),
     ]
+
+
+@pytest.mark.timeout(60)  # each text put to all before it took over 200 s
+def test_many_texts_of_one_turn_are_joined_once() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    said = turns(call, *[{"role": "assistant", "content": "x" * 800}] * 35_000)
+    assert [len(turn["content"]) for turn in said] == [800 * 35_000]
+    thought = turns(*[{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x" * 800}]}] * 20_000)
+    assert [len(turn["reasoning_content"]) for turn in thought] == [802 * 20_000 - 2]
