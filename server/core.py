@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from quart import Quart
 
 from server.access import answers_strangers
+from server.admission.cascade import Cascade
 from server.admission.slots import Admission
 from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
-from server.errors import EngineStalled, ServerEnding, StartupError
+from server.errors import EngineStalled, ParentGone, ServerEnding, StartupError, StreamStopped
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.metrics.observers import Observers
@@ -33,7 +34,7 @@ from server.model_state import ModelState, describe_fetch, explain_load_fault
 from server.models.fetch import fetch_model
 from server.models.folder import EMBEDDED, HubId, find_drafter, find_model, model_name, read_config
 from server.policy_store import PolicyStore
-from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot
+from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from server.text.tokenizer import TextCodec
 
 log = logging.getLogger(__name__)
+
+STOPPED_WAITING = "This request was stopped at the server while it waited for a place."
 
 
 class Core:
@@ -60,10 +63,18 @@ class Core:
         self._store, self._show = store, show
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
         self._tally = Tally()
-        self._observers = Observers(self._telemetry, self._tally)
+        self._observers = Observers(self._telemetry, self._tally, on_end=self._note_end)
         self._stream_changed = asyncio.Event()
         self._admission = Admission(
-            self._telemetry.streams, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
+            self._telemetry.streams,
+            read_memory=lambda: self._model.plan_memory(self._store.state.policy),
+            read_policy=lambda: self._store.state.policy.policy,
+        )
+        self._cascade = Cascade(
+            self._admission.places,
+            self._end_with_parent,
+            lambda: self._store.state.policy.policy.subagents.cancel_on_turn_cancel,
+            lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
         )
         self._model = ModelState(
             model_name(policy.model.path),
@@ -91,6 +102,7 @@ class Core:
                 tally=self._tally,
                 build_snapshot=self.build_snapshot,
                 stop_stream=self.stop_stream,
+                came=self._cascade.came,
             )
         )
 
@@ -114,6 +126,7 @@ class Core:
 
     def refresh(self) -> None:
         """Make a new snapshot and show it; while the engine is stalled, nobody is kept waiting for it."""
+        self._admission.serve_line()  # the policy may be another, or there may be more memory
         snapshot = self.build_snapshot()
         self._show(snapshot)
         if snapshot.state == "stalled" and self._dispatcher is not None:
@@ -142,15 +155,17 @@ class Core:
                 memory_budget_bytes=self._model.plan_memory(self._store.state.policy).budget_bytes,
                 promised_bytes=self._admission.promised_bytes,
                 answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
+                line=self._admission.line_places(),
                 memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
             )
         )
 
     def stop_stream(self, stream_id: str, by: str = "the operator") -> bool:
-        """End one stream, by whom is logged; False when it is already over."""
-        if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
-            return False
-        self._dispatcher.cancel(stream_id)
+        """End one stream, or the wait of one, by whom is logged; False when it is already over."""
+        if not self._admission.cancel_waiting(stream_id, StreamStopped(STOPPED_WAITING)):
+            if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
+                return False
+            self._dispatcher.cancel(stream_id)
         log.info("stopped by %s", by, extra={"request_id": stream_id})
         return True
 
@@ -217,6 +232,15 @@ class Core:
         loaded = asyncio.shield(asyncio.wrap_future(engine.start()))
         facts, codec = await asyncio.gather(loaded, asyncio.to_thread(load_codec, folder))
         return facts, codec, describe_device()
+
+    def _end_with_parent(self, stream_id: str) -> None:
+        if not self._admission.cancel_waiting(stream_id, ParentGone()) and self._dispatcher is not None:
+            self._dispatcher.end(stream_id, ParentGone())
+        log.info("cancelled with its parent", extra={"request_id": stream_id})
+
+    def _note_end(self, stream: StreamView) -> None:
+        self._admission.note_end(stream)
+        self._cascade.ended(stream)
 
     def _note_stream(self) -> None:
         self._stream_changed.set()

@@ -72,6 +72,18 @@ class StreamView(msgspec.Struct, frozen=True):
     """Emitted per decode step, its last 128."""
     key: str = ""
     """Name of the key that it came with; empty when none is asked for."""
+    queue_position: int | None = None
+    """Its place in the line of those that wait for a slot, from 1; None once it has one."""
+    expected_wait_s: float | None = None
+    """Until it is likely to get one; None when it has one, or nothing can be said."""
+
+
+class LinePlace(msgspec.Struct, frozen=True):
+    """Where a request stands that waits for a slot."""
+
+    position: int
+    """From 1."""
+    expected_wait_s: float | None
 
 
 class AdmissionView(msgspec.Struct, frozen=True):

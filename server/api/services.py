@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.admission.place import Place
 from server.admission.slots import Admission
 from server.engine.request import EngineRequest
 from server.events import EngineEvent, Lane, Outcome, Refused
 from server.metrics.tally import Tally
 from server.policy import Policy
 from server.snapshot import ModelView, Snapshot
+from server.telemetry import StreamIdentity
 from server.text.tokenizer import TextCodec
 
 
@@ -63,6 +65,14 @@ class StreamObserver(Protocol):
         """A request was admitted and is with the engine."""
         ...
 
+    def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
+        """A request waits for a slot."""
+        ...
+
+    def stream_left(self, request_id: str, outcome: Outcome | None = None, detail: str = "") -> None:
+        """It waits no more and never had a slot: it was refused, or ended as told."""
+        ...
+
     def stream_ended(self, request_id: str, outcome: Outcome, detail: str = "") -> None:
         """A stream is over, and how."""
         ...
@@ -90,3 +100,5 @@ class Services:
     build_snapshot: Callable[[], Snapshot]
     stop_stream: Callable[[str, str], bool]
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""
+    came: Callable[[Place], object] = lambda place: None
+    """Is told of each request that comes, before it is known whether it is let in."""

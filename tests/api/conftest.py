@@ -321,9 +321,9 @@ def build_model_view(state: Any = "ready") -> ModelView:
 def build_rig() -> Rig:
     engine, ring, codec = FakeEngine(), EventRing(5000), ByteCodec()
     telemetry = Telemetry(ring)
-    admission = Admission(telemetry.streams)
+    admission = Admission(telemetry.streams, read_policy=lambda: rig.policy.policy)
     tally = Tally()
-    observers = Observers(telemetry, tally)
+    observers = Observers(telemetry, tally, on_end=admission.note_end)
     dispatcher = engine.dispatcher = Dispatcher(engine, observers.fold)
     rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, model=build_model_view())
     services = Services(

@@ -12,7 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from server.admission.decide import Asked as Wanted
+from server.admission.place import Place
 from server.admission.sessions import BodyFacts, Identity, identify
+from server.admission.slots import Permit
 from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
 from server.api.generation.plan import check_model, exceed_context, plan_max_tokens
@@ -23,9 +25,10 @@ from server.api.generation.turns import first_text
 from server.api.services import Services, TokenStream
 from server.engine.guide import Guide
 from server.engine.request import EngineRequest, Sampling
-from server.errors import ContextLengthExceeded, InvalidRequest, Refusal
+from server.errors import ContextLengthExceeded, InvalidRequest, ParentGone, Refusal, StreamStopped
 from server.events import Lane, Refused
 from server.snapshot import ModelView
+from server.telemetry import StreamIdentity
 from server.text.pool import TextPool
 from server.text.tokenizer import EncodedPrompt, TextCodec
 
@@ -52,9 +55,17 @@ class Knock(msgspec.Struct, frozen=True):
     identity: Identity
     model: ModelView
 
+    @property
+    def place(self) -> Place:
+        """Whose it is, for admission."""
+        who = self.identity
+        depth = 1 if who.lane == "child" else 0
+        return Place(who.session, who.parent_session, depth, who.lane, who.client, "", who.key)
+
     def build_wanted(self, prompt_tokens: int, output_tokens: int = 0) -> Wanted:
         """What admission is asked."""
-        return Wanted(self.identity.lane, prompt_tokens, self.asked.max_tokens, output_tokens)
+        request_id = self.asked.caller.request_id
+        return Wanted(self.place, prompt_tokens, self.asked.max_tokens, output_tokens, request_id)
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -99,9 +110,10 @@ class Door:
         connection is noticed.
         """
         knock, prompt = self._look_at(asked), None
+        self._services.came(knock.place)
         try:
             prompt = await self._tokenize(knock)
-            return self._start(knock, prompt)
+            return self._start(knock, prompt, await self._enter(knock, prompt))
         except ContextLengthExceeded as error:
             error.param = asked.prompt_name
             raise
@@ -164,7 +176,8 @@ class Door:
     def _refuse_unread(self, knock: Knock, limit_tokens: int) -> None:
         """Refuse a large request at once when there is no slot, and any when memory has no room for a stream.
 
-        Not one so large that it may exceed the context limit: that is a fault for good, and must be told as such.
+        Not one so large that it may exceed the context limit: that is a fault for good, and must be told as such. Nor
+        one that may wait for a slot.
         """
         if not limit_tokens or LARGE_BODY_BYTES < knock.asked.body_bytes <= 2 * limit_tokens:
             policy = self._services.read_policy().policy
@@ -172,13 +185,37 @@ class Door:
             if refusal is not None:
                 raise refusal
 
-    def _start(self, knock: Knock, prompt: Prompt) -> Opened:
-        """Take a slot and hand over to the engine. No await in here: two requests never see the same slot free."""
+    async def _enter(self, knock: Knock, prompt: Prompt) -> Permit:
+        """Take a slot, after a wait where the policy grants one. Nothing is sent while it lasts: a refusal that comes
+        of it must still be one.
+
+        A hang-up ends the task, and so the wait.
+        """
+        services, request_id = self._services, knock.asked.caller.request_id
+        services.dispatcher()  # nobody stands in line for an engine that cannot serve
+        wanted, watcher = knock.build_wanted(len(prompt.token_ids), prompt.max_tokens), services.telemetry
+        identity = _identify_stream(knock, prompt)
+        try:
+            return await services.admission.enter(
+                wanted, services.read_policy().policy, lambda: watcher.stream_waiting(request_id, identity)
+            )
+        except asyncio.CancelledError:
+            watcher.stream_left(request_id, "cancelled", "client closed the connection while it waited for a place")
+            raise
+        except StreamStopped as stopped:
+            told = "cancelled with its parent" if isinstance(stopped, ParentGone) else "stopped at the server"
+            watcher.stream_left(request_id, "cancelled", f"{told} while it waited for a place")
+            raise
+        except Refusal:
+            watcher.stream_left(request_id)
+            raise
+
+    def _start(self, knock: Knock, prompt: Prompt, permit: Permit) -> Opened:
+        """Hand over to the engine. No await since the slot was given: it is never held by nobody."""
         services, codec, asked = self._services, self._services.text(), knock.asked
-        wanted = knock.build_wanted(len(prompt.token_ids), prompt.max_tokens)
         with ExitStack() as undo:
-            permit = services.admission.admit(wanted, services.read_policy().policy)
             undo.callback(permit.release)
+            undo.callback(services.telemetry.stream_left, asked.caller.request_id)
             granted = msgspec.structs.replace(prompt, max_tokens=permit.max_tokens)
             tokens = services.dispatcher().submit(_build_engine_request(knock, granted, codec), permit.release)
             undo.pop_all()
@@ -193,20 +230,9 @@ class Door:
         return Opened(life, knock.model.id, prompt.token_ids, codec)
 
     def _follow(self, knock: Knock, prompt: Prompt, tokens: TokenStream, reply: Reply) -> StreamLife:
-        asked, identity, model = knock.asked, knock.identity, knock.model
+        asked = knock.asked
         self._services.telemetry.stream_opened(
-            request_id=asked.caller.request_id,
-            session=identity.session,
-            parent_session=identity.parent_session,
-            lane=identity.lane,
-            client=identity.client,
-            key=identity.key,
-            model=model.id,
-            prompt_tokens=len(prompt.token_ids),
-            cached_tokens=0,
-            max_tokens=prompt.max_tokens,
-            context_limit_tokens=model.effective_context_limit_tokens,
-            streaming=asked.is_streaming,
+            request_id=asked.caller.request_id, **msgspec.structs.asdict(_identify_stream(knock, prompt))
         )
         life = StreamLife(asked.caller.request_id, tokens, reply, self._services.telemetry)
         task = asyncio.current_task()
@@ -231,8 +257,26 @@ class Door:
                 client=knock.identity.client,
                 prompt_tokens=prompt_tokens,
                 max_tokens=knock.asked.max_tokens,
+                limit_key=refusal.key,
             )
         )
+
+
+def _identify_stream(knock: Knock, prompt: Prompt) -> StreamIdentity:
+    identity, model = knock.identity, knock.model
+    return StreamIdentity(
+        session=identity.session,
+        parent_session=identity.parent_session,
+        lane=identity.lane,
+        client=identity.client,
+        key=identity.key,
+        model=model.id,
+        prompt_tokens=len(prompt.token_ids),
+        cached_tokens=0,
+        max_tokens=prompt.max_tokens,
+        context_limit_tokens=model.effective_context_limit_tokens,
+        streaming=knock.asked.is_streaming,
+    )
 
 
 def _describe_text(prompt: TextPrompt) -> str:

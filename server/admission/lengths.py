@@ -1,0 +1,62 @@
+"""How long answers usually are: agents ask for far more tokens than they use. Bounded; remembers numbers only."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from statistics import median
+
+from server.admission.clients import name_product
+from server.snapshot import StreamView
+
+CLIENTS_KEPT = 64
+"""Programs whose answers are remembered; the one that has been silent longest goes first."""
+
+LENGTHS_KEPT = 200
+"""Answers that are remembered of each: the last ones, since a program's work changes through a day."""
+
+LEAST_KNOWN = 3
+"""A median of fewer says nothing."""
+
+UNKNOWN_TOKENS = 2048
+"""What a stream is taken to have before it at most, where nothing is known of its like."""
+
+
+class Lengths:
+    """The lengths of the last answers of each program that asks."""
+
+    def __init__(self) -> None:
+        self._by_client: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def note(self, stream: StreamView) -> None:
+        """Remember an answer that came to its own end; one that was cut short tells nothing."""
+        if stream.outcome not in ("stop", "length") or not stream.completion_tokens:
+            return
+        client = _name(stream)
+        self._by_client.setdefault(client, deque(maxlen=LENGTHS_KEPT)).append(stream.completion_tokens)
+        self._by_client.move_to_end(client)
+        if len(self._by_client) > CLIENTS_KEPT:
+            self._by_client.popitem(last=False)
+
+    def expect_left(self, stream: StreamView) -> float:
+        """Tokens that a stream is still likely to generate: to the median of those that were longer than it is now.
+
+        Its own client's tell more than anybody's. Never more than its max_tokens leave.
+        """
+        now, most = stream.completion_tokens, max(0, stream.max_tokens - stream.completion_tokens)
+        for lengths in (self._by_client.get(_name(stream), ()), self._all()):
+            longer = [length for length in lengths if length > now]
+            if len(longer) >= LEAST_KNOWN:
+                return min(most, median(longer) - now)
+        return min(most, UNKNOWN_TOKENS)
+
+    def expect_tokens(self) -> float:
+        """Of an answer that has not begun, whoever asks."""
+        lengths = self._all()
+        return median(lengths) if len(lengths) >= LEAST_KNOWN else UNKNOWN_TOKENS
+
+    def _all(self) -> list[int]:
+        return [length for lengths in self._by_client.values() for length in lengths]
+
+
+def _name(stream: StreamView) -> str:
+    return name_product(stream.key, stream.client).lower()
