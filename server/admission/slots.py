@@ -165,8 +165,9 @@ class Admission:
         patience_s = find_patience_s(policy, asked)
         try:
             return await self._waiting.wait(asked, patience_s, partial(self._give_up, asked), Permit.release)
-        finally:
-            self.serve_line()  # it may have stood in the way of others
+        except BaseException:  # it stood in the way of others, perhaps
+            self.serve_line()
+            raise
 
     def cancel_waiting(self, request_id: str, error: HomebaseError) -> bool:
         """End the wait of a request with an error; False when it is not in line."""
