@@ -25,10 +25,9 @@ def estimate_stream_s(stream: StreamView, left_tokens: float, unread_s: float = 
 
     `unread_s` stands for a prompt that has no rate yet.
     """
-    prefill_tokens = _count_unread(stream)
-    if prefill_tokens and not stream.prefill_tps:
-        return unread_s
-    prefill_s = prefill_tokens / stream.prefill_tps if prefill_tokens and stream.prefill_tps else 0.0
+    prefill_s, prefill_tokens = 0.0, _count_unread(stream)
+    if prefill_tokens:
+        prefill_s = prefill_tokens / stream.prefill_tps if stream.prefill_tps else unread_s
     if not stream.decode_tps:
         # In prefill nothing is known of its decoding: the estimate is the least that it can be.
         return prefill_s or UNKNOWN_S
@@ -38,10 +37,10 @@ def estimate_stream_s(stream: StreamView, left_tokens: float, unread_s: float = 
 def estimate_ends_s(streams: Sequence[StreamView], lengths: Lengths) -> dict[str, float]:
     """Seconds until each stream in flight ends, by its id.
 
-    One that does not decode yet is taken to do so as fast as those that do, on average.
+    One that does not decode yet is taken to do so as fast as those that do, or did so last.
     """
     running = [stream for stream in streams if stream.phase != "finished" and stream.queue_position is None]
-    unread_s, usual_tps = _estimate_prompts_s(running), _find_usual_tps(running)
+    unread_s, usual_tps = _estimate_prompts_s(running, lengths), _find_usual_tps(running, lengths)
     ends_s = dict[str, float]()
     for stream in running:
         known = stream if stream.decode_tps else msgspec.structs.replace(stream, decode_tps=usual_tps)
@@ -85,7 +84,7 @@ def estimate_line_s(
 
 def estimate_usual_s(streams: Sequence[StreamView], lengths: Lengths) -> float:
     """Seconds that an answer takes which has not begun."""
-    usual_tps = _find_usual_tps(streams)
+    usual_tps = _find_usual_tps(streams, lengths)
     return lengths.expect_tokens() / usual_tps if usual_tps else UNKNOWN_S
 
 
@@ -110,15 +109,15 @@ def _count_unread(stream: StreamView) -> int:
     return max(0, stream.prompt_tokens - stream.prefill_done_tokens)
 
 
-def _estimate_prompts_s(streams: Sequence[StreamView]) -> float:
+def _estimate_prompts_s(streams: Sequence[StreamView], lengths: Lengths) -> float:
     """Seconds until all prompts are read: what is the latest for one that waits for its first chunk.
 
     Prompts that take turns have rates that add up to the engine's.
     """
-    reading_tps = sum(stream.prefill_tps or 0.0 for stream in streams if _count_unread(stream))
+    reading_tps = sum(stream.prefill_tps or 0.0 for stream in streams if _count_unread(stream)) or lengths.prefill_tps
     return sum(map(_count_unread, streams)) / reading_tps if reading_tps else UNKNOWN_S
 
 
-def _find_usual_tps(streams: Sequence[StreamView]) -> float | None:
-    rates = [stream.decode_tps for stream in streams if stream.decode_tps]
-    return sum(rates) / len(rates) if rates else None
+def _find_usual_tps(streams: Sequence[StreamView], lengths: Lengths) -> float | None:
+    rates = [stream.decode_tps for stream in streams if stream.decode_tps and stream.outcome is None]
+    return sum(rates) / len(rates) if rates else lengths.decode_tps

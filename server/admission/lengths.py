@@ -1,4 +1,7 @@
-"""How long answers usually are: agents ask for far more tokens than they use. Bounded; remembers numbers only."""
+"""How long answers usually are, and how fast they came: agents ask for far more tokens than they use.
+
+Bounded; remembers numbers only.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ LENGTHS_KEPT = 200
 LEAST_KNOWN = 3
 """A median of fewer says nothing."""
 
+RATES_KEPT = 16
+"""Streams whose rates are remembered, for one that has none yet; few, since a machine's load changes."""
+
 UNKNOWN_TOKENS = 2048
 """What a stream is taken to have before it at most, where nothing is known of its like."""
 
@@ -26,9 +32,24 @@ class Lengths:
 
     def __init__(self) -> None:
         self._by_client: OrderedDict[str, deque[int]] = OrderedDict()
+        self._prefill_tps: deque[float] = deque(maxlen=RATES_KEPT)
+        self._decode_tps: deque[float] = deque(maxlen=RATES_KEPT)
+
+    @property
+    def prefill_tps(self) -> float | None:
+        """Of the last streams, each with what ran beside it; None before any."""
+        return median(self._prefill_tps) if self._prefill_tps else None
+
+    @property
+    def decode_tps(self) -> float | None:
+        """The same of decoding."""
+        return median(self._decode_tps) if self._decode_tps else None
 
     def note(self, stream: StreamView) -> None:
-        """Remember an answer that came to its own end; one that was cut short tells nothing."""
+        """Remember an answer that came to its own end; one that was cut short tells nothing of lengths."""
+        for rates, rate in ((self._prefill_tps, stream.prefill_tps), (self._decode_tps, stream.decode_tps)):
+            if rate:
+                rates.append(rate)
         if stream.outcome not in ("stop", "length") or not stream.completion_tokens:
             return
         client = _name(stream)

@@ -16,9 +16,10 @@ from server.admission.estimate import (
     estimate_ends_s,
     estimate_line_s,
     estimate_stream_s,
+    estimate_usual_s,
     estimate_wait_s,
 )
-from server.admission.lengths import Lengths
+from server.admission.lengths import UNKNOWN_TOKENS, Lengths
 from server.admission.place import Place
 from server.admission.slots import Admission
 from server.errors import Refusal
@@ -85,6 +86,15 @@ def test_ends_are_known_of_what_runs_and_nothing_else() -> None:
 def test_who_does_not_decode_yet_is_taken_to_do_so_as_fast_as_the_others() -> None:
     reading = stream(id="b", phase="prefill", prefill_done_tokens=0, decode_tps=None)
     assert estimate_ends_s([stream(id="a"), reading], Lengths())["b"] == pytest.approx(2.0 + 10.0)
+
+
+def test_before_anything_has_a_rate_the_last_streams_rates_stand_for_it() -> None:
+    lengths = Lengths()
+    lengths.note(stream(phase="finished", outcome="stop", prefill_tps=50.0, decode_tps=20.0))
+    begun = stream(id="a", phase="waiting", prefill_done_tokens=0, prefill_tps=None, decode_tps=None, max_tokens=60)
+    assert estimate_ends_s([begun], lengths) == {"a": pytest.approx(100 / 50 + 60 / 20)}
+    assert estimate_usual_s([begun], lengths) == pytest.approx(UNKNOWN_TOKENS / 20)
+    assert estimate_usual_s([], Lengths()) == UNKNOWN_S
 
 
 def test_a_prompt_that_waits_for_its_first_chunk_is_read_after_the_others() -> None:

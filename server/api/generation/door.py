@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
+from server.admission.clients import find_client_policy
 from server.admission.decide import Asked as Wanted
 from server.admission.place import Place
 from server.admission.sessions import BodyFacts, Identity, identify
 from server.admission.slots import Permit
 from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
-from server.api.generation.plan import check_model, exceed_context, plan_max_tokens
+from server.api.generation.plan import check_model, exceed_context, narrow_context, plan_max_tokens
 from server.api.generation.prompt import build_guide, build_reader, build_sampling, encode_prompt
 from server.api.generation.reply import Reply
 from server.api.generation.stream_life import StreamLife
@@ -109,7 +110,7 @@ class Door:
         Raises any HomebaseError. Runs in the task that also sends the response: that task's end is how a lost
         connection is noticed.
         """
-        knock, prompt = self._look_at(asked), None
+        knock, prompt = self._narrow(self._look_at(asked)), None
         self._services.came(knock.place)
         try:
             prompt = await self._tokenize(knock)
@@ -148,6 +149,12 @@ class Door:
         opening = _describe_text(prompt) if isinstance(prompt, TextPrompt) else first_text(turns, "user")
         facts = BodyFacts(first_text(turns, "system"), opening, caller.api_key, caller.peer, caller.key_name)
         return Knock(asked, identify(caller.headers, facts), model)
+
+    def _narrow(self, knock: Knock) -> Knock:
+        """With the context limit that holds for who asks."""
+        policy, place = self._services.read_policy().policy, knock.place
+        own = find_client_policy(policy, place.key, place.client)
+        return msgspec.structs.replace(knock, model=narrow_context(knock.model, own))
 
     async def _tokenize(self, knock: Knock) -> Prompt:
         codec, asked, limit = self._services.text(), knock.asked, knock.model.effective_context_limit_tokens
