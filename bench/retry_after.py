@@ -4,9 +4,9 @@
     uv run python bench/retry_after.py --minutes 2 --dry
 
 nano behind `max_in_flight = 2` and `limit_behavior = "queue"`, and clients that ask without a pause, with prompts and
-`max_tokens` drawn anew: half of them far more than they use, as agents do. When a request is first seen in line, the
-wait that its row tells is written down; it is what Retry-After is made of, before it is rounded up to whole seconds,
-spread and held to a minute. The wait then ends when the row says so.
+`max_tokens` drawn anew: half of them far more than they use, as agents do. While a request is in line, the wait that
+its row tells is written down every two seconds; it is what Retry-After is made of, before it is rounded up to whole
+seconds, spread and held to a minute. Each is compared with when the row says that the wait is over.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ PORT = 18280
 PLACES = 2
 CLIENTS = 4
 LOOK_S = 0.05
+NOTE_S = 2.0
+"""Between two estimates of one wait that are kept."""
 SHORTEST_S = 0.5
 """Of a wait that is judged: a shorter one is over before a client could have slept."""
 WARM_RATIO = 0.2
@@ -61,7 +63,7 @@ class Watch:
     def __init__(self, seconds: float) -> None:
         self.began_s, self.seconds = time.monotonic(), seconds
         self.waits: list[Foretold] = []
-        self._in_line: dict[str, tuple[float, int, float]] = {}
+        self._in_line: dict[str, list[tuple[float, int, float]]] = {}
 
     @property
     def is_over(self) -> bool:
@@ -74,9 +76,12 @@ class Watch:
         for stream in streams:
             name, position, expected_s = stream["id"], stream["queue_position"], stream["expected_wait_s"]
             if position is not None and expected_s is not None:
-                self._in_line.setdefault(name, (now_s, position, expected_s))
-            elif position is None and (seen := self._in_line.pop(name, None)) is not None:
-                self._keep(*seen, now_s)
+                seen = self._in_line.setdefault(name, [])
+                if not seen or now_s - seen[-1][0] >= NOTE_S:
+                    seen.append((now_s, position, expected_s))
+            elif position is None:
+                for told in self._in_line.pop(name, ()):
+                    self._keep(*told, now_s)
 
     def _keep(self, since_s: float, position: int, expected_s: float, now_s: float) -> None:
         if now_s - since_s >= SHORTEST_S:
@@ -101,7 +106,7 @@ async def run(program: Program, seconds: float) -> list[Foretold]:
 async def _ask_on(http: httpx.AsyncClient, program: Program, watch: Watch, draw: random.Random) -> None:
     while not watch.is_over:
         prompt = build_prompt(round(2 ** draw.uniform(4, 10)), draw.randrange(10**6))
-        most = draw.choice((None, draw.randint(64, 512)))
+        most = draw.choice((None, draw.randint(32, 256)))
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "temperature": 1}
         answer = await http.post(
             f"{program.base_url}/chat/completions", json=body | ({"max_tokens": most} if most else {})
