@@ -132,6 +132,7 @@ class Core:
         if snapshot.state == "stalled" and self._dispatcher is not None:
             # Keep-alive comments would hold its clients for ever: one of another server's waited twelve days.
             self._dispatcher.fail_open(self._stalled)
+            self._admission.fail_line(self._stalled)
 
     def build_snapshot(self) -> Snapshot:
         """The state of everything, now."""

@@ -178,6 +178,11 @@ class Admission:
         self.serve_line()
         return True
 
+    def fail_line(self, error: HomebaseError) -> None:
+        """Send everyone away with an error: there is nothing to wait for."""
+        for each in self._waiting.line:
+            self._waiting.fail(each.number, lambda _: error)
+
     def serve_line(self) -> None:
         """Let in who may start now and send away who never may: after each change of load, policy or memory."""
         if not self._waiting.line:

@@ -26,7 +26,7 @@ from server.api.generation.turns import first_text
 from server.api.services import Services, TokenStream
 from server.engine.guide import Guide
 from server.engine.request import EngineRequest, Sampling
-from server.errors import ContextLengthExceeded, InvalidRequest, ParentGone, Refusal, StreamStopped
+from server.errors import ContextLengthExceeded, HomebaseError, InvalidRequest, ParentGone, Refusal, StreamStopped
 from server.events import Lane, Refused
 from server.snapshot import ModelView
 from server.telemetry import StreamIdentity
@@ -215,6 +215,9 @@ class Door:
             raise
         except Refusal:
             watcher.stream_left(request_id)
+            raise
+        except HomebaseError as error:
+            watcher.stream_left(request_id, "failed", error.message)
             raise
 
     def _start(self, knock: Knock, prompt: Prompt, permit: Permit) -> Opened:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from server.errors import EngineStalled
 from server.policy import ClientPolicy
 
 CHAT = "/v1/chat/completions"
@@ -145,6 +146,17 @@ async def test_who_waits_is_refused_when_the_server_takes_nothing_new(rig: Any, 
     waiting = await wait_in_line(rig, chat_body)
     rig.admission.drain()
     assert ((await waiting).status_code, rig.refusals()[0].code) == (503, "draining")
+    finish(rig)
+    assert (await first).status_code == 200
+
+
+async def test_nobody_stands_in_line_for_an_engine_that_is_stalled(rig: Any, chat_body: Any) -> None:
+    queue(rig)
+    first = await start(rig, chat_body)
+    waiting = await wait_in_line(rig, chat_body)
+    rig.admission.fail_line(EngineStalled(60))
+    assert (await read_error(await waiting))["code"] == "engine_stalled"
+    assert (rig.ends()[0].outcome, rig.admission.waiting) == ("failed", 0)
     finish(rig)
     assert (await first).status_code == 200
 
