@@ -6,6 +6,7 @@ Bounded; remembers numbers only.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from statistics import median
 
 from server.admission.clients import name_product
@@ -27,11 +28,15 @@ UNKNOWN_TOKENS = 2048
 """What a stream is taken to have before it at most, where nothing is known of its like."""
 
 
+Answer = tuple[int, bool]
+"""Tokens of one, and whether it ended by itself and not by max_tokens."""
+
+
 class Lengths:
     """The lengths of the last answers of each program that asks."""
 
     def __init__(self) -> None:
-        self._by_client: OrderedDict[str, deque[int]] = OrderedDict()
+        self._by_client: OrderedDict[str, deque[Answer]] = OrderedDict()
         self._prefill_tps: deque[float] = deque(maxlen=RATES_KEPT)
         self._decode_tps: deque[float] = deque(maxlen=RATES_KEPT)
 
@@ -52,8 +57,8 @@ class Lengths:
                 rates.append(rate)
         if stream.outcome not in ("stop", "length") or not stream.completion_tokens:
             return
-        client = _name(stream)
-        self._by_client.setdefault(client, deque(maxlen=LENGTHS_KEPT)).append(stream.completion_tokens)
+        client, answer = _name(stream), (stream.completion_tokens, stream.outcome == "stop")
+        self._by_client.setdefault(client, deque(maxlen=LENGTHS_KEPT)).append(answer)
         self._by_client.move_to_end(client)
         if len(self._by_client) > CLIENTS_KEPT:
             self._by_client.popitem(last=False)
@@ -64,19 +69,33 @@ class Lengths:
         Its own client's tell more than anybody's. Never more than its max_tokens leave.
         """
         now, most = stream.completion_tokens, max(0, stream.max_tokens - stream.completion_tokens)
-        for lengths in (self._by_client.get(_name(stream), ()), self._all()):
-            longer = [length for length in lengths if length > now]
-            if len(longer) >= LEAST_KNOWN:
-                return min(most, median(longer) - now)
+        for answers in (self._by_client.get(_name(stream), ()), self._all()):
+            if (usual := find_median(answers, now)) is not None:
+                return min(most, usual - now)
         return min(most, UNKNOWN_TOKENS)
 
     def expect_tokens(self) -> float:
         """Of an answer that has not begun, whoever asks."""
-        lengths = self._all()
-        return median(lengths) if len(lengths) >= LEAST_KNOWN else UNKNOWN_TOKENS
+        return find_median(self._all(), 0) or UNKNOWN_TOKENS
 
-    def _all(self) -> list[int]:
-        return [length for lengths in self._by_client.values() for length in lengths]
+    def _all(self) -> list[Answer]:
+        return [answer for answers in self._by_client.values() for answer in answers]
+
+
+def find_median(answers: Iterable[Answer], above: int) -> int | None:
+    """The length that half of those reach that come above so many tokens; None where too few are known.
+
+    One that max_tokens ended says only that it would have been at least so long (Kaplan and Meier, 1958).
+    """
+    longer = sorted((answer for answer in answers if answer[0] > above), key=lambda answer: (answer[0], not answer[1]))
+    if sum(is_own_end for _, is_own_end in longer) < LEAST_KNOWN:
+        return None
+    share = 1.0
+    for place, (length, is_own_end) in enumerate(longer):
+        share *= 1 - is_own_end / (len(longer) - place)
+        if share < 0.5 + 1e-9:
+            return length
+    return longer[-1][0]
 
 
 def _name(stream: StreamView) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission.lengths import CLIENTS_KEPT, LENGTHS_KEPT, UNKNOWN_TOKENS, Lengths
+from server.admission.lengths import CLIENTS_KEPT, LENGTHS_KEPT, UNKNOWN_TOKENS, Lengths, find_median
 from server.snapshot import StreamView
 
 
@@ -27,7 +27,7 @@ def remember(*ended: int, client: str = "goose/1", outcome: str = "stop") -> Len
     return lengths
 
 
-@pytest.mark.parametrize(("now", "left"), [(0, 300), (100, 250), (299, 101), (350, UNKNOWN_TOKENS)])
+@pytest.mark.parametrize(("now", "left"), [(0, 300), (100, 200), (299, 101), (350, UNKNOWN_TOKENS)])
 def test_what_is_left_is_up_to_the_median_of_the_longer_ones(now: int, left: float) -> None:
     assert remember(100, 200, 300, 400, 500).expect_left(stream(now)) == left
 
@@ -41,12 +41,29 @@ def test_never_more_than_max_tokens_leave() -> None:
 def test_a_program_is_judged_by_its_own_answers_and_else_by_all() -> None:
     lengths = remember(100, 100, 100)
     for _ in range(4):
-        lengths.note(stream(900, client="alice codex/2", key="alice", outcome="length"))
+        lengths.note(stream(900, client="alice codex/2", key="alice", outcome="stop"))
     assert lengths.expect_left(stream(0, client="Goose/7")) == 100
     assert lengths.expect_left(stream(0, client="codex/3")) == 900
     assert lengths.expect_left(stream(0, client="new/1")) == 900
     assert lengths.expect_tokens() == 900
     assert Lengths().expect_tokens() == UNKNOWN_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("answers", "median"),
+    [
+        ([(10, True), (20, True), (30, True)], 20),
+        ([(10, False)] * 9 + [(10, True), (20, True), (30, True)], 20),
+        ([(5, True), (5, True), (5, True), (100, False), (100, False), (100, False)], 5),
+        ([(5, True), (5, True), (5, True), *[(100, False)] * 4], 100),
+        ([(10, False)] * 9, None),
+        ([(10, True), (20, True), (30, False)], None),
+    ],
+)
+def test_an_answer_that_max_tokens_ended_says_only_that_it_was_at_least_so_long(
+    answers: list[tuple[int, bool]], median: int | None
+) -> None:
+    assert find_median(answers, 0) == median
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "failed"])
@@ -56,7 +73,7 @@ def test_an_answer_that_was_cut_tells_nothing(outcome: str) -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     lengths = remember(*range(1, LENGTHS_KEPT + 50))
-    assert lengths.expect_left(stream()) == pytest.approx(50 + (LENGTHS_KEPT - 1) / 2)
+    assert lengths.expect_left(stream()) == 50 + LENGTHS_KEPT // 2 - 1
     for number in range(CLIENTS_KEPT):
         lengths.note(stream(7, client=f"c{number}/1", outcome="stop"))
     assert lengths.expect_tokens() == 7, "the first client is forgotten"
