@@ -45,7 +45,7 @@ def format_ratio(ratio: float | None) -> str:
     return "<1 %" if 0 < percent < 1 else f"{percent:.0f} %"
 
 
-def format_bytes(number: int) -> str:
+def format_bytes(number: float) -> str:
     """Bytes in the largest binary unit that keeps a digit before the point."""
     size = float(number)
     for unit in _BYTE_UNITS:

@@ -13,7 +13,7 @@ from console.widgets.phases import OUTCOMES, PHASES, STALLING_AFTER_S
 from console.widgets.title import OPEN_SIGN, STALE_AFTER_S, STATE_WORDS
 
 _PHASE_MEANINGS = {
-    "waiting": "admitted, its first step has not run yet",
+    "waiting": "it stands in line for a place, or its first step has not run yet",
     "prefill": "its prompt is being read",
     "decode": "tokens are generated",
     "finished": "over; shown a few seconds more, dimmed",

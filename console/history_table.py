@@ -50,8 +50,12 @@ def _describe_end(request: RequestRecord) -> str:
 def _describe_limit(request: RequestRecord) -> str:
     if request.limit_value is None or request.used_value is None:
         return "-"
-    show = format_bytes if request.decision.startswith("memory") else format_count
+    show = format_bytes if request.decision.startswith("memory") else _format_figure
     return f"{show(request.used_value)} of {show(request.limit_value)}"
+
+
+def _format_figure(number: float) -> str:
+    return f"{number:,g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 _CLIENT = Column("client", 14, lambda each: each.client, is_number=False)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from quart import Quart
 
 from server.access import answers_strangers
+from server.admission.cascade import Cascade
 from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.admission.wording import build_loading_refusal, explain_shortage
@@ -26,7 +27,7 @@ from server.api.app import build_app
 from server.api.operator.controls import Controls
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
-from server.errors import EngineStalled, ServerEnding, StartupError
+from server.errors import EngineStalled, ParentGone, ServerEnding, StartupError, StreamStopped
 from server.events import EngineDied, EngineEvent, EventRing
 from server.history.recording import Recording
 from server.machine import read_machine_bytes, read_resident_bytes
@@ -36,7 +37,7 @@ from server.model_state import ModelState, describe_fetch, explain_load_fault
 from server.models.fetch import fetch_model
 from server.models.folder import EMBEDDED, HubId, find_drafter, find_model, model_name, read_config
 from server.policy_store import PolicyStore
-from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot
+from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 
 GC_THRESHOLD = (20_000, 20, 20)
 """New objects before a collection, and so on: with Python's 700 every third token waits for one that finds nothing."""
+
+STOPPED_WAITING = "This request was stopped at the server while it waited for a place."
 
 
 class Core:
@@ -67,10 +70,18 @@ class Core:
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
         self._history = Recording(ring, lambda: store.state.policy.history)
         self._tally = Tally()
-        self._observers = Observers(self._telemetry, self._tally)
+        self._observers = Observers(self._telemetry, self._tally, on_end=self._note_end)
         self._stream_changed = asyncio.Event()
         self._admission = Admission(
-            self._telemetry.streams, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
+            self._telemetry.streams,
+            read_memory=lambda: self._model.plan_memory(self._store.state.policy),
+            read_policy=lambda: self._store.state.policy.policy,
+        )
+        self._cascade = Cascade(
+            self._admission.places,
+            self._end_with_parent,
+            lambda: self._store.state.policy.policy.subagents.cancel_on_turn_cancel,
+            lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
         )
         self._lineage = Lineage()
         self._model = ModelState(
@@ -108,6 +119,7 @@ class Core:
                 ),
                 build_snapshot=self.build_snapshot,
                 stop_stream=self.stop_stream,
+                came=self._cascade.came,
             )
         )
 
@@ -136,11 +148,13 @@ class Core:
 
     def refresh(self) -> None:
         """Make a new snapshot and show it; while the engine is stalled, nobody is kept waiting for it."""
+        self._admission.serve_line()  # the policy may be another, or there may be more memory
         snapshot = self.build_snapshot()
         self._show(snapshot)
         if snapshot.state == "stalled" and self._dispatcher is not None:
             # Keep-alive comments would hold its clients for ever: one of another server's waited twelve days.
             self._dispatcher.fail_open(self._stalled)
+            self._admission.fail_line(self._stalled)
 
     def build_snapshot(self) -> Snapshot:
         """The state of everything, now."""
@@ -164,15 +178,17 @@ class Core:
                 memory_budget_bytes=self._model.plan_memory(self._store.state.policy).budget_bytes,
                 promised_bytes=self._admission.promised_bytes,
                 answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
+                line=self._admission.line_places(),
                 memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
             )
         )
 
     def stop_stream(self, stream_id: str, by: str = "the operator") -> bool:
-        """End one stream, by whom is logged; False when it is already over."""
-        if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
-            return False
-        self._dispatcher.cancel(stream_id)
+        """End one stream, or the wait of one, by whom is logged; False when it is already over."""
+        if not self._admission.cancel_waiting(stream_id, StreamStopped(STOPPED_WAITING)):
+            if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
+                return False
+            self._dispatcher.cancel(stream_id)
         log.info("stopped by %s", by, extra={"request_id": stream_id})
         return True
 
@@ -257,6 +273,15 @@ class Core:
         loaded = asyncio.shield(asyncio.wrap_future(engine.start()))
         facts, codec = await asyncio.gather(loaded, asyncio.to_thread(load_codec, folder))
         return facts, codec, describe_device()
+
+    def _end_with_parent(self, stream_id: str) -> None:
+        if not self._admission.cancel_waiting(stream_id, ParentGone()) and self._dispatcher is not None:
+            self._dispatcher.end(stream_id, ParentGone())
+        log.info("cancelled with its parent", extra={"request_id": stream_id})
+
+    def _note_end(self, stream: StreamView) -> None:
+        self._admission.note_end(stream)
+        self._cascade.ended(stream)
 
     def _note_stream(self) -> None:
         self._stream_changed.set()

@@ -38,6 +38,7 @@ HomebaseError                      anything we raise on purpose; carries `code` 
     ├── EngineStalled              a step does not end; whoever waits for it is told, and not kept waiting
     ├── SequenceFailed             one sequence failed; the others go on
     └── StreamStopped              the operator cut a stream that its client still reads
+        ├── ParentGone             the end of its parent's did
         └── ServerEnding           the server's own end did
 """
 
@@ -327,7 +328,15 @@ class Refusal(HomebaseError):
     code = "in_flight_full"
 
     def __init__(
-        self, message: str, *, code: str, limit: int | None, used: int | None, retry_after_s: int | None
+        self,
+        message: str,
+        *,
+        code: str,
+        limit: float | None,
+        used: float | None,
+        retry_after_s: int | None,
+        key: str = "",
+        overflow: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -335,6 +344,12 @@ class Refusal(HomebaseError):
         """None where no limit says no."""
         self.retry_after_s = retry_after_s
         """Whole seconds, 1..60: when asking again is likely to succeed. None: not before the operator acts."""
+        self.key = key
+        """Dotted key of the limit."""
+        self.waited_s = 0.0
+        """In line, before it was refused."""
+        self.overflow = overflow
+        """True when the policy wants it answered by the upstream that takes what is over a limit here."""
 
 
 class EngineError(HomebaseError):
@@ -369,6 +384,18 @@ class StreamStopped(EngineError):
     """A stream that its client still reads was cut by the operator, or because the server ends."""
 
     code = "stream_stopped"
+
+
+class ParentGone(StreamStopped):
+    """A child's stream was cut because its parent's was, and the parent did not come back."""
+
+    code = "stream_stopped"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This stream was cancelled with its parent's, which was closed before its end "
+            "(policy.subagents.cancel_on_turn_cancel)."
+        )
 
 
 class ServerEnding(StreamStopped):

@@ -182,8 +182,8 @@ class Refused(Notice, frozen=True, tag="refused"):
     """The sentence that the client was sent."""
     status: int
     retry_after_s: int | None
-    limit: int | None
-    used: int | None
+    limit: int | float | None
+    used: int | float | None
     """The limit that said no, and its use at that moment; None where no limit did, as while the model loads."""
     session: str
     lane: Lane
@@ -201,6 +201,8 @@ class Refused(Notice, frozen=True, tag="refused"):
     model: str = ""
     waited_s: float = 0.0
     """For a slot, before it was refused."""
+    limit_key: str = ""
+    """Dotted key of the limit; empty where no limit did."""
 
 
 class StreamEnded(Notice, frozen=True, tag="stream_ended"):

@@ -76,6 +76,18 @@ class StreamView(msgspec.Struct, frozen=True):
     """Of its session: 0 for no child; a child has its parent's plus 1."""
     family: str = ""
     """Of its client: codex, opencode and so on; empty when not told."""
+    queue_position: int | None = None
+    """Its place in the line of those that wait for a slot, from 1; None once it has one."""
+    expected_wait_s: float | None = None
+    """Until it is likely to get one; None when it has one, or nothing can be said."""
+
+
+class LinePlace(msgspec.Struct, frozen=True):
+    """Where a request stands that waits for a slot."""
+
+    position: int
+    """From 1."""
+    expected_wait_s: float | None
 
 
 class SessionView(msgspec.Struct, frozen=True):

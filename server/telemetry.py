@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -35,6 +35,7 @@ from server.rates import RATE_ROUNDS, DecodeHistory, RecentChunks, RecentRounds,
 from server.snapshot import (
     AdmissionView,
     EngineView,
+    LinePlace,
     MemoryView,
     ModelView,
     Phase,
@@ -77,6 +78,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     promised_bytes: int = 0
     answers_strangers: bool = False
     memory_is_full: bool = False
+    line: Mapping[str, LinePlace] = {}
+    """Where each request stands that waits for a slot, by its id."""
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -93,11 +96,10 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     max_tokens: int
     context_limit_tokens: int
     streaming: bool
-    arrived_s: float
-    """Unix time."""
-    waited_s: float
     depth: int
     family: str
+    arrived_s: float
+    """Unix time."""
 
 
 @dataclass(slots=True)
@@ -107,12 +109,16 @@ class _Stream:
     identity: StreamIdentity
     opened_s: float
     progress_s: float
+    waited_s: float = 0.0
+    """In line, for its slot."""
     tokens: RecentTokens = field(default_factory=RecentTokens)
     history: DecodeHistory = field(default_factory=DecodeHistory)
     chunks: RecentChunks = field(default_factory=RecentChunks)
     rounds: RecentRounds = field(default_factory=RecentRounds)
     mtp: str = ""
     phase: Phase = "waiting"
+    is_in_line: bool = False
+    """True while it waits for a slot and the engine knows nothing of it."""
     prefill_done_tokens: int = 0
     cached_tokens: int = 0
     reuse: str = ""
@@ -176,7 +182,6 @@ class Telemetry:
         streaming: bool,
         key: str = "",
         arrived_s: float | None = None,
-        waited_s: float = 0.0,
         depth: int = 0,
         family: str = "",
     ) -> None:
@@ -195,19 +200,44 @@ class Telemetry:
             context_limit_tokens=context_limit_tokens,
             streaming=streaming,
             arrived_s=self._wall() if arrived_s is None else arrived_s,
-            waited_s=waited_s,
             depth=depth,
             family=family,
         )
+        waited = self._open.pop(request_id, None)  # it goes behind those that were admitted before it
         self._open[request_id] = _Stream(
             identity,
+            now if waited is None else waited.opened_s,
             now,
-            now,
+            waited_s=0.0 if waited is None else now - waited.opened_s,
             prefill_done_tokens=cached_tokens,
             cached_tokens=cached_tokens,
         )
         self._engine.took(request_id, now)
         self._on_change()
+
+    def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
+        """Show a request that waits for a slot. Its time to the first token begins now."""
+        now = self._clock()
+        self._open[request_id] = _Stream(identity, now, now, is_in_line=True)
+        self._on_change()
+
+    def stream_left(self, request_id: str, outcome: Outcome | None = None, detail: str = "") -> float:
+        """A request waits no more and never had a slot: it was refused, or ended as told. The seconds it waited."""
+        stream = self._open.pop(request_id, None)
+        if stream is None:
+            return 0.0
+        stream.waited_s = self._clock() - stream.opened_s
+        if outcome is not None:
+            self._finish(request_id, stream, outcome, detail)
+        self._on_change()
+        return stream.waited_s
+
+    def find(self, request_id: str) -> StreamView | None:
+        """One stream, in flight or just finished."""
+        stream = self._open.get(request_id)
+        if stream is None:
+            stream = next((each for name, each in reversed(self._finished) if name == request_id), None)
+        return None if stream is None else _view(request_id, stream, self._clock())
 
     def fold(self, events: tuple[EngineEvent, ...]) -> None:
         """Take in what one engine step did. Events of streams that are over, or never were, change no stream."""
@@ -229,14 +259,18 @@ class Telemetry:
         stream = self._open.pop(request_id, None)
         if stream is None:
             return
+        self._finished_by_outcome[outcome] += 1
+        self._finish(request_id, stream, outcome, detail)
+        self._on_change()
+
+    def _finish(self, request_id: str, stream: _Stream, outcome: Outcome, detail: str) -> None:
         stream.ended_s = self._clock()
         stream.outcome = outcome
         stream.outcome_detail = detail
         stream.phase = "finished"
+        stream.is_in_line = False
         self._finished.append((request_id, stream))
-        self._finished_by_outcome[outcome] += 1
         self._ring.publish(_tell_end(request_id, stream, outcome, self._wall()))
-        self._on_change()
 
     def refused(self, refused: Refused) -> None:
         """Count, keep and publish a refusal."""
@@ -245,7 +279,7 @@ class Telemetry:
         self._ring.publish(refused)
 
     def streams(self) -> tuple[StreamView, ...]:
-        """In flight first, in order of admission; then those that ended less than 8 s ago, in order of their end."""
+        """In flight or in line first, as they came; then those that ended less than 8 s ago, in order of their end."""
         now = self._clock()
         while self._finished and now - (self._finished[0][1].ended_s or now) >= FINISHED_SHOWN_S:
             self._finished.popleft()
@@ -274,7 +308,7 @@ class Telemetry:
             host=facts.host,
             port=facts.port,
             version=facts.version,
-            streams=self.streams(),
+            streams=tuple(_place_in_line(view, facts.line) for view in self.streams()),
             admission=self._admission(facts),
             policy=facts.policy,
             model=facts.model,
@@ -314,7 +348,7 @@ class Telemetry:
         began = now - seconds
         if not stream.chunks.is_empty:
             return min(began, stream.progress_s)
-        others = sum(1 for each in self._open.values() if each.phase in ("waiting", "prefill")) - 1
+        others = sum(1 for each in self._open.values() if _is_reading(each)) - 1
         return min(began, max(stream.progress_s, began - seconds * others))
 
     def _fold_tokens(self, stream: _Stream, event: TokensEmitted) -> None:
@@ -461,12 +495,23 @@ def _tell_end(request_id: str, stream: _Stream, outcome: Outcome, time_s: float)
         model=identity.model,
         cached_tokens=stream.cached_tokens,
         max_tokens=identity.max_tokens,
-        waited_s=identity.waited_s,
+        waited_s=stream.waited_s,
         prefill_tps=stream.chunks.rate(None),
         decode_tps=stream.whole_decode_tps,
         drafted_tokens=stream.drafted_tokens,
         accepted_tokens=stream.accepted_tokens,
     )
+
+
+def _is_reading(stream: _Stream) -> bool:
+    return stream.phase in ("waiting", "prefill") and not stream.is_in_line
+
+
+def _place_in_line(view: StreamView, line: Mapping[str, LinePlace]) -> StreamView:
+    found = line.get(view.id)
+    if found is None or view.queue_position is None:
+        return view
+    return msgspec.structs.replace(view, queue_position=found.position, expected_wait_s=found.expected_wait_s)
 
 
 def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
@@ -510,4 +555,5 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         acceptance_ratio=stream.rounds.acceptance(),
         acceptance_by_depth=stream.rounds.acceptance_by_depth(),
         tokens_per_step=stream.rounds.tokens_per_step(),
+        queue_position=1 if stream.is_in_line else None,  # its real place is the snapshot's to say
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,8 +35,8 @@ from server.rates import (
     RecentTokens,
     SecondCounts,
 )
-from server.snapshot import ModelView, PolicyView, Snapshot, StreamView
-from server.telemetry import ServerFacts, Telemetry
+from server.snapshot import LinePlace, ModelView, PolicyView, Snapshot, StreamView
+from server.telemetry import ServerFacts, StreamIdentity, Telemetry
 
 MODEL = ModelView(
     id="m",
@@ -427,6 +428,52 @@ def test_the_first_word_on_an_end_counts_and_later_ones_do_not(bench: Bench):
     assert len(bench.ring.after(0)) == 1
 
 
+IN_LINE = StreamIdentity("s", None, "parent", "curl", "", "m", 100, 0, 50, 2048, True, 1, "", 4990.0)
+
+
+def test_a_request_in_line_is_a_row_whose_time_goes_on_when_it_is_let_in(bench: Bench):
+    bench.open("first")
+    bench.telemetry.stream_waiting("r", IN_LINE)
+    bench.clock.now += 3
+    line = {"r": LinePlace(4, 12.5)}
+    shown = bench.telemetry.build_snapshot(msgspec.structs.replace(FACTS, line=line)).streams[1]
+    assert (shown.phase, shown.queue_position, shown.expected_wait_s, shown.age_s) == ("waiting", 4, 12.5, 3)
+    assert (shown.prompt_tokens, shown.session, shown.lane) == (100, "s", "parent")
+    bench.open()
+    assert bench.stream().queue_position is None
+    bench.token()
+    assert bench.stream().ttft_s == 3
+
+
+def test_a_prompt_in_line_takes_no_turns_from_one_that_is_read(bench: Bench):
+    bench.telemetry.stream_waiting("queued", IN_LINE)
+    bench.open("r", prompt_tokens=1000)
+    bench.clock.now += 5
+    bench.prefill(100, 100, 1.0)
+    assert bench.stream().prefill_tps == pytest.approx(100)
+
+
+def test_one_that_leaves_the_line_was_never_in_flight(bench: Bench):
+    bench.telemetry.stream_waiting("refused", IN_LINE)
+    bench.telemetry.stream_waiting("gone", IN_LINE)
+    assert bench.telemetry.step_age_s is None, "the engine has nothing"
+    bench.telemetry.stream_left("refused")
+    bench.telemetry.stream_left("gone", "cancelled", "it left")
+    (shown,) = bench.snapshot().streams
+    assert (shown.id, shown.outcome, shown.outcome_detail, shown.queue_position) == (
+        "gone",
+        "cancelled",
+        "it left",
+        None,
+    )
+    assert bench.telemetry.find("gone") == shown
+    assert bench.telemetry.find("refused") is None
+    assert bench.snapshot().admission.finished_by_outcome == {}
+    assert bench.telemetry.open_streams == 0
+    bench.telemetry.stream_left("gone", "failed", "again")
+    assert len(bench.snapshot().streams) == 1
+
+
 def test_refusals_are_counted_by_code_and_kept_newest_first(bench: Bench):
     for number in range(60):
         bench.telemetry.refused(
@@ -583,7 +630,9 @@ def test_what_the_prefix_cache_holds_is_in_the_snapshot(bench: Bench):
 
 
 def test_an_end_tells_what_the_whole_stream_did(bench: Bench):
-    bench.open(parent_session="p", key="k", lane="child", arrived_s=4990.0, waited_s=2.5, depth=1)
+    bench.telemetry.stream_waiting("r", IN_LINE)
+    bench.clock.now += 2.5
+    bench.open(parent_session="p", key="k", lane="child", arrived_s=4990.0, depth=1)
     bench.telemetry.fold((PrefillAdvanced("r", 100, 64, 2.0, 36),))
     bench.clock.now += 2.0
     bench.token()

@@ -128,7 +128,8 @@ def _small_rate(stream: StreamView, style: BandStyle, inner: int) -> Line:
     if stream.phase == "prefill":
         course: Line = prompt_bar(stream, max(1, room), style.plain)
     elif stream.phase == "waiting":
-        course = ((pad("for its first step", room), "text-muted"),)
+        what = "for its first step" if stream.queue_position is None else "for a place"
+        course = ((pad(what, room), "text-muted"),)
     else:
         course = plot_rows(stream.decode_history_tps, max(1, room), 1, style.top_tps, "state-decode")[0]
     return (*head, *fit_line(course, max(0, room)), ("  ", ""), *tail)
@@ -231,7 +232,8 @@ def _decode_course(stream: StreamView, width: int, style: BandStyle) -> list[Lin
 
 def _prefill_course(stream: StreamView, width: int, style: BandStyle) -> list[Line]:
     if stream.phase == "waiting":
-        return [(("admitted, waiting for its first step", "text-muted"),)]
+        what = "admitted, waiting for its first step" if stream.queue_position is None else "waiting for a place"
+        return [((what, "text-muted"),)]
     ratio = stream.prefill_done_tokens / stream.prompt_tokens if stream.prompt_tokens else None
     read: Line = (
         ("prompt ", "text-muted"),

@@ -29,6 +29,9 @@ def phase_sign(stream: StreamView) -> tuple[str, str, str]:
         return OUTCOMES[stream.outcome]
     if is_stalling(stream):
         return "▲", f"{stream.phase}, no token for {format_seconds(stream.idle_s)}", "state-warning"
+    if stream.queue_position is not None:
+        soon = f", about {format_seconds(stream.expected_wait_s)}" if stream.expected_wait_s is not None else ""
+        return "○", f"no. {stream.queue_position} in line{soon}", "state-waiting"
     return PHASES[stream.phase]
 
 

@@ -85,7 +85,7 @@ def _ends(refused: Refused, columns: Columns) -> tuple[Line, Line]:
     asked += f" + {format_count(refused.max_tokens)}" if refused.max_tokens is not None else ""
     head: Line = (
         (f"  {format_clock(refused.time_s)}  ", "text-muted"),
-        (f"{pad(safe_text(refused.code), 18)} ", "state-warning bold"),
+        (f"{pad(safe_text(refused.code), 19)} ", "state-warning bold"),
         (f"{pad(safe_text(refused.client), columns.client)} " if columns.client else "", "accent-text"),
         (f"{pad(refused.lane, 9)} " if columns.lane else "", "text-muted"),
         (f"{use_words(refused)}  ", ""),
@@ -96,12 +96,14 @@ def _ends(refused: Refused, columns: Columns) -> tuple[Line, Line]:
 
 
 def use_words(refused: Refused) -> str:
-    """The limit that said no and its use: `2 of 2`, bytes for memory, a dash where no limit did."""
+    """The limit that said no and its use: `2 of 2`, bytes for memory, rates for the floor, a dash for no limit."""
     if refused.limit is None or refused.used is None:
         return NOT_YET
     if refused.code in ("memory_budget_full", "memory_too_small"):
-        return f"{format_bytes(refused.used)} of {format_bytes(refused.limit)}"
-    return f"{format_count(refused.used)} of {format_count(refused.limit)}"
+        return f"{format_bytes(int(refused.used))} of {format_bytes(int(refused.limit))}"
+    if refused.code == "decode_floor":
+        return f"{refused.used:.1f} of {refused.limit:g} tok/s"
+    return f"{format_count(int(refused.used))} of {format_count(int(refused.limit))}"
 
 
 def sent_words(refused: Refused) -> str:

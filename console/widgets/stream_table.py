@@ -45,6 +45,8 @@ def _phase(stream: StreamView) -> str:
         words = stream.outcome
     elif is_stalling(stream):
         words = f"idle {format_duration(stream.idle_s)}"
+    elif stream.queue_position is not None:
+        words = f"no. {stream.queue_position} in line"
     return f"{symbol} {words}"
 
 

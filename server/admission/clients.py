@@ -18,8 +18,7 @@ def find_client_policy(policy: AdmissionPolicy, key: str, client: str) -> Client
     """
     if key in policy.clients:
         return policy.clients[key]
-    own = client.removeprefix(f"{key} ") if key and key != PLAIN_NAME else client
-    product = read_product(own).casefold()
+    product = name_product(key, client).casefold()
     return next((table for name, table in policy.clients.items() if name.casefold() == product), None)
 
 
@@ -31,3 +30,8 @@ def choose_refusal_status(policy: AdmissionPolicy, headers: Mapping[str, str], k
     table = find_client_policy(policy, key, headers.get("user-agent", ""))
     asked = policy.refusal_status if table is None or table.refusal_status is None else table.refusal_status
     return 400 if asked == "auto" and wants_400(headers, policy.refuse_with_400) else asked
+
+
+def name_product(key: str, client: str) -> str:
+    """The name that the client's User-Agent begins with; `client` is as a Place has it."""
+    return read_product(client.removeprefix(f"{key} ") if key and key != PLAIN_NAME else client)

@@ -38,9 +38,6 @@ ANTHROPIC_TYPES = {
 """By status; any other is an `invalid_request_error` below 500 and an `api_error` from there. Not by what happened: a
 refusal with status 400 must not contain `rate_limit`, at which some agents come back without end."""
 
-LASTING_CODES = frozenset({"memory_too_small"})
-"""Refusals that say 400: nothing changes until the operator acts, and agents come back by themselves for all else."""
-
 NOT_READY_CODES = frozenset({"draining", "model_loading"})
 """Refusals that say 503 rather than 429: it is the server that is not ready, not its slots that are taken."""
 
@@ -108,6 +105,7 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.SequenceFailed: Row(500, "engine_error"),
     # Not a fault of the server, and an agent that comes back at once would undo what the operator did.
     errors.StreamStopped: Row(400, "stream_stopped", can_retry=False),
+    errors.ParentGone: Row(400, "stream_stopped", can_retry=False),
     errors.ServerEnding: Row(503, "stream_stopped", can_retry=False),
 }
 
@@ -150,7 +148,7 @@ def refusal_status_of(error: Refusal, refusal_status: RefusalStatus) -> int:
     """The HTTP status of a refusal under a policy."""
     if refusal_status != "auto":
         return refusal_status
-    if error.code in LASTING_CODES:
+    if error.retry_after_s is None:  # nothing changes until the operator acts, and agents come back by themselves
         return 400
     return 503 if error.code in NOT_READY_CODES else ROWS[Refusal].status
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.admission.lineage import Lineage
+from server.admission.place import Place
 from server.admission.slots import Admission
 from server.api.operator.controls import Controls
 from server.engine.request import EngineRequest
@@ -14,6 +15,7 @@ from server.events import EngineEvent, Lane, Outcome, Refused
 from server.metrics.tally import Tally
 from server.policy import Policy
 from server.snapshot import ModelView, Snapshot
+from server.telemetry import StreamIdentity
 from server.text.tokenizer import TextCodec
 
 
@@ -62,11 +64,18 @@ class StreamObserver(Protocol):
         streaming: bool,
         key: str = "",
         arrived_s: float | None = None,
-        waited_s: float = 0.0,
         depth: int = 0,
         family: str = "",
     ) -> None:
         """A request was admitted and is with the engine."""
+        ...
+
+    def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
+        """A request waits for a slot."""
+        ...
+
+    def stream_left(self, request_id: str, outcome: Outcome | None = None, detail: str = "") -> float:
+        """It waits no more and never had a slot: it was refused, or ended as told."""
         ...
 
     def stream_ended(self, request_id: str, outcome: Outcome, detail: str = "") -> None:
@@ -99,3 +108,5 @@ class Services:
     build_snapshot: Callable[[], Snapshot]
     stop_stream: Callable[[str, str], bool]
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""
+    came: Callable[[Place], object] = lambda place: None
+    """Is told of each request that comes, before it is known whether it is let in."""

@@ -185,11 +185,16 @@ class Dispatcher:
             mailbox.cancelled = True
             self._engine.cancel(request_id)
 
-    def fail_open(self, failure: HomebaseError) -> None:
-        """Tell every reader this error and cancel what it waits for; slots come free when the engine lets go."""
-        for request_id, mailbox in self._open.items():
+    def end(self, request_id: str, failure: HomebaseError) -> None:
+        """The same, with an error of its own for the reader, who gets it at once."""
+        if (mailbox := self._open.get(request_id)) is not None:
             mailbox.fail(failure)
             self.cancel(request_id)
+
+    def fail_open(self, failure: HomebaseError) -> None:
+        """Tell every reader this error and cancel what it waits for; slots come free when the engine lets go."""
+        for request_id in self.open_ids:
+            self.end(request_id, failure)
 
     def close(self, failure: HomebaseError) -> None:
         """Let go of everything without waiting for the engine: readers and later submits get this error."""

@@ -109,6 +109,7 @@ def _build_refused(refused: Refused) -> RequestRecord:
         prompt_tokens=refused.prompt_tokens,
         max_tokens=refused.max_tokens,
         decision=refused.code,
+        limit_key=refused.limit_key,
         limit_value=refused.limit,
         used_value=refused.used,
         status=refused.status,

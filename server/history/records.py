@@ -37,9 +37,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What was granted to an admitted one; what a refused one asked for, None when it left that open."""
     decision: str
     """`admitted`, or the code of the refusal."""
-    limit_value: int | None = None
-    used_value: int | None = None
-    """The limit that said no and its use at that moment, in bytes for memory; None where no limit did."""
+    limit_key: str = ""
+    """Dotted key of the limit that said no; empty where no limit did."""
+    limit_value: float | None = None
+    used_value: float | None = None
+    """That limit and its use at that moment, in bytes for memory; None where no limit did."""
     status: int | None = None
     """HTTP status of a refusal."""
     retry_after_s: int | None = None

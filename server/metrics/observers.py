@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from server.events import EngineEvent, Outcome, Refused
 from server.metrics.tally import Tally
-from server.telemetry import Telemetry
+from server.snapshot import StreamView
+from server.telemetry import StreamIdentity, Telemetry
 
 
 class Observers:
     """Both as one observer, so that neither has to know the other."""
 
-    def __init__(self, telemetry: Telemetry, tally: Tally) -> None:
-        self._telemetry, self._tally = telemetry, tally
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        tally: Tally,
+        on_end: Callable[[StreamView], object] = lambda stream: None,
+    ) -> None:
+        """`on_end` is given each stream once it is over."""
+        self._telemetry, self._tally, self._on_end = telemetry, tally, on_end
 
     def stream_opened(self, *, request_id: str, model: str, prompt_tokens: int, **identity: Any) -> None:
         """A request was admitted and is with the engine; `identity` is the rest that telemetry asks for."""
         self._tally.stream_opened(request_id, model, prompt_tokens)
         self._telemetry.stream_opened(request_id=request_id, model=model, prompt_tokens=prompt_tokens, **identity)
 
+    def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
+        """A request waits for a slot."""
+        self._telemetry.stream_waiting(request_id, identity)
+
+    def stream_left(self, request_id: str, outcome: Outcome | None = None, detail: str = "") -> float:
+        """It waits no more, and never had a slot."""
+        waited_s = self._telemetry.stream_left(request_id, outcome, detail)
+        self._tell_end(request_id)
+        return waited_s
+
     def stream_ended(self, request_id: str, outcome: Outcome, detail: str = "") -> None:
         """A stream is over, and how."""
         self._tally.stream_ended(request_id, outcome)
         self._telemetry.stream_ended(request_id, outcome, detail)
+        self._tell_end(request_id)
 
     def refused(self, refused: Refused) -> None:
         """A request was not admitted."""
@@ -34,3 +53,8 @@ class Observers:
         """What one engine step did."""
         self._telemetry.fold(events)
         self._tally.fold(events)
+
+    def _tell_end(self, request_id: str) -> None:
+        stream = self._telemetry.find(request_id)
+        if stream is not None and stream.outcome is not None:
+            self._on_end(stream)

@@ -21,7 +21,6 @@ class SubagentPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Children in flight for one parent session. 0 allows none.",
             Effect.NEXT_DECISION,
             unit="children",
-            enforced=False,
             ge=0,
             le=64,
         ),
@@ -33,7 +32,6 @@ class SubagentPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "that its parent needs to go on.",
             Effect.NEXT_DECISION,
             unit="children",
-            enforced=False,
             ge=0,
             le=64,
         ),
@@ -44,7 +42,6 @@ class SubagentPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "How deep children may have children: 1 allows children of a parent, and none of their own.",
             Effect.NEXT_DECISION,
             unit="levels",
-            enforced=False,
             ge=0,
             le=16,
         ),
@@ -55,7 +52,6 @@ class SubagentPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "When a parent's stream is closed before its end, its children are cancelled 2 s later, unless the parent "
             "is back by then. A parent that ends normally cancels nobody.",
             Effect.AT_ONCE,
-            enforced=False,
         ),
     ] = True
 
@@ -91,7 +87,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             'What happens to a request over a limit. "fail" refuses it at once, "queue" lets it wait for a place, '
             '"overflow" sends it to the upstream named in overflow_to.',
             Effect.NEXT_DECISION,
-            enforced=False,
         ),
     ] = "fail"
     queue_limit: Annotated[
@@ -100,7 +95,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             'With "queue", how many may wait at once; who comes after them is refused.',
             Effect.NEXT_DECISION,
             unit="requests",
-            enforced=False,
             ge=0,
             le=1024,
         ),
@@ -111,7 +105,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             'With "queue", how long one may wait for a place before it is refused.',
             Effect.NEXT_DECISION,
             unit="s",
-            enforced=False,
             ge=0,
             le=3600,
         ),
@@ -123,7 +116,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "whatever limit_behavior says; then it is refused. 0 treats it as any other.",
             Effect.NEXT_DECISION,
             unit="s",
-            enforced=False,
             ge=0,
             le=600,
         ),
@@ -152,10 +144,10 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context_budget_tokens: Annotated[
         int,
         limit(
-            "Contexts of all streams in flight together, each as long as it may grow. 0 sets no such limit.",
+            "Contexts of all streams in flight together, each as long as it may grow. An output that the client "
+            "leaves open is shortened to fit. 0 sets no such limit.",
             Effect.NEXT_DECISION,
             unit="tokens",
-            enforced=False,
             ge=0,
             le=1_073_741_824,
         ),

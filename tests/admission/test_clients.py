@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.admission.clients import choose_refusal_status, find_client_policy
+from server.admission.clients import choose_refusal_status, find_client_policy, name_product
 from server.policy import AdmissionPolicy
 from server.policy_tables.admission import ClientPolicy
 
@@ -60,3 +60,8 @@ def test_the_clients_own_status_goes_first_then_the_policys_and_auto_knows_who_n
 
 def test_the_operator_may_list_more_clients_for_400() -> None:
     assert choose_refusal_status(AdmissionPolicy(refuse_with_400=("curl",)), CURL, "") == 400
+
+
+def test_a_programs_name_ends_at_its_slash_and_the_keys_is_left_out() -> None:
+    assert name_product("alice", "alice OpenAI/Python 3.57.0") == "OpenAI"
+    assert name_product("", "OpenAI/Python 3.57.0") == "OpenAI"

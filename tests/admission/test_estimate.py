@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.admission.decide import Asked
-from server.admission.estimate import UNKNOWN_S, clamp_wait_s, estimate_slot_s, estimate_stream_s
+from server.admission.decide import Asked, Held, Load
+from server.admission.estimate import (
+    UNKNOWN_S,
+    clamp_wait_s,
+    estimate_ends_s,
+    estimate_line_s,
+    estimate_stream_s,
+    estimate_usual_s,
+    estimate_wait_s,
+)
+from server.admission.lengths import UNKNOWN_TOKENS, Lengths
+from server.admission.place import Place
 from server.admission.slots import Admission
 from server.errors import Refusal
-from server.policy import AdmissionPolicy
+from server.policy import AdmissionPolicy, SubagentPolicy
 from server.snapshot import StreamView
 
 
@@ -44,36 +54,102 @@ def stream(**changes: Any) -> StreamView:
     return StreamView(**{**fields, **changes})
 
 
+def hold(*names: str, parent: str | None = None) -> tuple[Held, ...]:
+    return tuple(Held(name, place(f"session {name}", parent)) for name in names)
+
+
+def place(session: str = "new", parent: str | None = None) -> Place:
+    return Place(session, parent, int(parent is not None), "child" if parent else "parent", "c", "")
+
+
 @pytest.mark.parametrize(
-    ("changes", "seconds"),
+    ("changes", "left", "seconds"),
     [
-        ({}, 10.0),
-        ({"completion_tokens": 60}, 4.0),
-        ({"completion_tokens": 100}, 0.0),
-        ({"decode_tps": None}, UNKNOWN_S),
-        ({"phase": "prefill", "prefill_done_tokens": 0, "decode_tps": None}, 2.0),
-        ({"phase": "prefill", "prefill_done_tokens": 0, "prefill_tps": None, "decode_tps": None}, UNKNOWN_S),
-        ({"phase": "prefill", "prefill_done_tokens": 50}, 11.0),
+        ({}, 100, 10.0),
+        ({}, 40, 4.0),
+        ({}, 0, 0.0),
+        ({"decode_tps": None}, 100, UNKNOWN_S),
+        ({"phase": "prefill", "prefill_done_tokens": 0, "decode_tps": None}, 100, 2.0),
+        ({"phase": "prefill", "prefill_done_tokens": 0, "prefill_tps": None, "decode_tps": None}, 100, UNKNOWN_S),
+        ({"phase": "prefill", "prefill_done_tokens": 50}, 100, 11.0),
     ],
 )
-def test_a_stream_ends_after_what_is_left_at_its_rates(changes: dict[str, Any], seconds: float) -> None:
-    assert estimate_stream_s(stream(**changes)) == pytest.approx(seconds)
+def test_a_stream_ends_after_what_is_left_at_its_rates(changes: dict[str, Any], left: int, seconds: float) -> None:
+    assert estimate_stream_s(stream(**changes), left) == pytest.approx(seconds)
 
 
-def test_a_slot_is_free_when_as_many_streams_have_ended_as_must() -> None:
-    streams = [stream(max_tokens=300), stream(max_tokens=50), stream(max_tokens=10, phase="finished")]
-    assert estimate_slot_s(streams, 1) == pytest.approx(5.0)
-    assert estimate_slot_s(streams, 2) == pytest.approx(30.0)
-    assert estimate_slot_s(streams, 3) == UNKNOWN_S
-    assert estimate_slot_s(streams, 0) == 0.0
+def test_ends_are_known_of_what_runs_and_nothing_else() -> None:
+    streams = [stream(id="a"), stream(id="b", phase="finished"), stream(id="c", phase="waiting", queue_position=1)]
+    assert estimate_ends_s(streams, Lengths()) == {"a": pytest.approx(10.0)}
+
+
+def test_who_does_not_decode_yet_is_taken_to_do_so_as_fast_as_the_others() -> None:
+    reading = stream(id="b", phase="prefill", prefill_done_tokens=0, decode_tps=None)
+    assert estimate_ends_s([stream(id="a"), reading], Lengths())["b"] == pytest.approx(2.0 + 10.0)
+
+
+def test_before_anything_has_a_rate_the_last_streams_rates_stand_for_it() -> None:
+    lengths = Lengths()
+    lengths.note(stream(phase="finished", outcome="stop", prefill_tps=50.0, decode_tps=20.0))
+    begun = stream(id="a", phase="waiting", prefill_done_tokens=0, prefill_tps=None, decode_tps=None, max_tokens=60)
+    assert estimate_ends_s([begun], lengths) == {"a": pytest.approx(100 / 50 + 60 / 20)}
+    assert estimate_usual_s([begun], lengths) == pytest.approx(UNKNOWN_TOKENS / 20)
+    assert estimate_usual_s([], Lengths()) == UNKNOWN_S
 
 
 def test_a_prompt_that_waits_for_its_first_chunk_is_read_after_the_others() -> None:
-    reading = stream(phase="prefill", prompt_tokens=3000, prefill_done_tokens=1000, decode_tps=None)
-    waiting = stream(phase="waiting", prompt_tokens=500, prefill_done_tokens=0, prefill_tps=None, decode_tps=None)
-    assert estimate_slot_s([reading, waiting], 1) == pytest.approx(2000 / 50)
-    assert estimate_slot_s([reading, waiting], 2) == pytest.approx(2500 / 50)
-    assert estimate_slot_s([waiting], 1) == UNKNOWN_S
+    reading = stream(id="r", phase="prefill", prompt_tokens=3000, prefill_done_tokens=1000, decode_tps=None)
+    waiting = stream(
+        id="w", phase="waiting", prompt_tokens=500, prefill_done_tokens=0, prefill_tps=None, decode_tps=None
+    )
+    assert estimate_ends_s([reading, waiting], Lengths()) == {"r": 2000 / 50, "w": 2500 / 50}
+    assert estimate_ends_s([waiting], Lengths()) == {"w": UNKNOWN_S}
+
+
+ENDS = {"a": 5.0, "b": 9.0, "c": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "load", "asked", "wait_s"),
+    [
+        (AdmissionPolicy(max_in_flight=2), Load(hold("a", "b")), place(), 5.0),
+        (AdmissionPolicy(max_in_flight=2), Load(hold("c", "b", "a")), place(), 9.0),
+        (AdmissionPolicy(max_in_flight=2), Load(hold("a", "unheard of")), place(), 5.0),
+        (AdmissionPolicy(max_in_flight=1), Load(hold("unheard of")), place(), UNKNOWN_S),
+        (AdmissionPolicy(max_in_flight=2), Load(hold("a")), place(), 0.0),
+        (AdmissionPolicy(max_in_flight=9), Load((*hold("a"), *hold("c", parent="p"))), place("new", "p"), 30.0),
+        (AdmissionPolicy(max_in_flight=2), Load(hold("a", "c")), place("new", "p"), 30.0),
+        (AdmissionPolicy(max_in_flight=9), Load(hold("a", "c"), draining=True), place(), 30.0),
+        (AdmissionPolicy(subagents=SubagentPolicy(max_depth=0)), Load(hold("a")), place("new", "p"), None),
+        (AdmissionPolicy(subagents=SubagentPolicy(max_concurrent=0)), Load(), place("new", "p"), None),
+        (AdmissionPolicy(max_in_flight=9, context_budget_tokens=4), Load(hold("a", "b")), place(), None),
+    ],
+)
+def test_a_wait_lasts_until_those_that_hold_the_limit_have_ended(
+    policy: AdmissionPolicy, load: Load, asked: Place, wait_s: float | None
+) -> None:
+    assert estimate_wait_s(policy, load, Asked(asked, 10, None), ENDS) == wait_s
+
+
+def test_who_stands_in_line_waits_for_those_before_it() -> None:
+    line = [Asked(place(name), 10, None) for name in ("first", "second", "third")]
+    waits = estimate_line_s(AdmissionPolicy(max_in_flight=2), Load(hold("a", "b")), line, ENDS, 2.5)
+    assert waits == [5.0, 7.5, 9.0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1000), max_size=12), st.integers(1, 8), st.integers(0, 4), st.floats(0, 100))
+def test_a_line_is_served_as_streams_end(ends: list[float], places: int, before: int, usual_s: float) -> None:
+    ends_s = {str(number): end_s for number, end_s in enumerate(ends)}
+    line = [Asked(place(), 10, None)] * (before + 1)
+    waits = estimate_line_s(AdmissionPolicy(max_in_flight=places), Load(hold(*ends_s)), line, ends_s, usual_s)
+    running = sorted(ends)
+    for wait_s in waits:
+        now_s = 0.0
+        while len(running) >= places:
+            now_s = running.pop(0)
+        assert wait_s == now_s
+        running = sorted([*running, now_s + usual_s])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +173,7 @@ def test_eight_clients_that_sleep_exactly_as_long_as_they_are_told_all_get_the_o
     policy, job_s, now = AdmissionPolicy(max_in_flight=1), 4.0, 0.0
     began, permit, served = 0.0, None, list[float]()
     admission = Admission(
-        lambda: (stream(completion_tokens=int((now - began) * 25), decode_tps=25.0),), random.Random(seed).random
+        lambda: (stream(id="", completion_tokens=int((now - began) * 25), decode_tps=25.0),), random.Random(seed).random
     )
     wakes = [(0.0, client) for client in range(8)]
     while wakes:
@@ -105,7 +181,7 @@ def test_eight_clients_that_sleep_exactly_as_long_as_they_are_told_all_get_the_o
         if permit is not None and now >= began + job_s:
             permit.release()
         try:
-            permit = admission.admit(Asked("unknown", 10, None), policy)
+            permit = admission.admit(Asked(place(), 10, None), policy)
         except Refusal as refusal:
             heapq.heappush(wakes, (now + cast("int", refusal.retry_after_s), client))
         else:

@@ -5,12 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.admission.decide import Asked
+from server.admission.place import Place
 from server.admission.slots import Admission, Permit
 from server.errors import Refusal
 from server.memory_plan import MemoryPlan, StreamCost
 from server.policy import AdmissionPolicy
 
-ASKED = Asked("unknown", 10, None)
+ANYBODY = Place("s", None, 0, "unknown", "c", "")
+ASKED = Asked(ANYBODY, 10, None)
 TWO = AdmissionPolicy(max_in_flight=2)
 
 
@@ -64,7 +66,8 @@ def test_a_draining_server_admits_nothing_until_it_resumes() -> None:
 def test_refusals_at_the_same_moment_say_different_times() -> None:
     admission = Admission()
     admission.admit(ASKED, AdmissionPolicy(max_in_flight=1))
-    waits = {admission.estimate_retry_after_s(AdmissionPolicy(max_in_flight=1)) for _ in range(200)}
+    refusals = [admission.find_refusal(ASKED, AdmissionPolicy(max_in_flight=1)) for _ in range(200)]
+    waits = {refusal.retry_after_s or 0 for refusal in refusals if refusal is not None}
     assert len(waits) > 1
     assert all(1 <= wait <= 60 for wait in waits)
 
@@ -110,18 +113,18 @@ def test_under_any_sequence_no_slot_leaks_and_none_is_given_above_the_limit(sequ
 def test_memory_is_promised_with_a_slot_and_free_again_with_it() -> None:
     plan = MemoryPlan(budget_bytes=10**9, model_bytes=0, stream=StreamCost(0, 10**5))
     admission = Admission(read_memory=lambda: plan)
-    permit = admission.admit(Asked("unknown", 100, 4000, 4000), TWO)
+    permit = admission.admit(Asked(ANYBODY, 100, 4000, 4000), TWO)
     assert permit.max_tokens == 4000
     assert admission.promised_bytes == plan.stream.at(4100)
     with pytest.raises(Refusal) as caught:
-        admission.admit(Asked("unknown", 100, 4000, 4000), TWO)
+        admission.admit(Asked(ANYBODY, 100, 4000, 4000), TWO)
     assert caught.value.code == "memory_budget_full"
     assert (caught.value.limit, caught.value.used) == (10**9, plan.work_bytes + plan.stream.at(4100))
     assert (admission.in_flight, admission.promised_bytes) == (1, plan.stream.at(4100))
     permit.release()
     permit.release()
     assert (admission.in_flight, admission.promised_bytes) == (0, 0)
-    assert admission.admit(Asked("unknown", 100, 4000, 4000), TWO).is_held
+    assert admission.admit(Asked(ANYBODY, 100, 4000, 4000), TWO).is_held
 
 
 def test_where_no_stream_fits_nobody_is_told_to_come_back() -> None:
@@ -136,10 +139,10 @@ def test_memory_is_lacking_only_where_a_place_is_free_and_a_request_would_be_ref
     plan = MemoryPlan(budget_bytes=10**9, model_bytes=0, stream=StreamCost(0, 10**5))
     admission = Admission(read_memory=lambda: plan)
     assert not admission.lacks_memory(TWO, 4096)
-    first = admission.admit(Asked("unknown", 3000, 1000, 1000), TWO)
+    first = admission.admit(Asked(ANYBODY, 3000, 1000, 1000), TWO)
     assert admission.lacks_memory(TWO, 10_000)
     assert not admission.lacks_memory(TWO, 1000), "no request has room for more output in such a context"
-    admission.admit(Asked("unknown", 100, 1000, 1000), TWO)
+    admission.admit(Asked(ANYBODY, 100, 1000, 1000), TWO)
     assert not admission.lacks_memory(TWO, 10_000), "every request is refused for want of a place"
     first.release()
     assert not Admission().lacks_memory(TWO, 10_000), "nothing is known of memory"

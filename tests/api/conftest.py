@@ -23,6 +23,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from server import http_server
+from server.admission.cascade import Cascade
 from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.api.app import build_app
@@ -30,7 +31,7 @@ from server.api.operator.controls import Controls
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.engine.request import EngineRequest
-from server.errors import EngineDead, InvalidRequest
+from server.errors import EngineDead, InvalidRequest, ParentGone, StreamStopped
 from server.events import (
     EngineDied,
     EngineEvent,
@@ -267,6 +268,8 @@ class Rig:
         self.done.append(("stop", by))
         dispatcher = self.engine.dispatcher
         assert dispatcher is not None
+        if self.admission.cancel_waiting(stream_id, StreamStopped("Stopped while it waited.")):
+            return True
         if stream_id not in dispatcher.open_ids:
             return False
         dispatcher.cancel(stream_id)
@@ -289,6 +292,7 @@ class Rig:
                 engine_error=self.engine.dead,
                 resident_bytes=1,
                 machine_bytes=2,
+                line=self.admission.line_places(),
             )
         )
 
@@ -340,9 +344,15 @@ def build_model_view(state: Any = "ready") -> ModelView:
 def build_rig() -> Rig:
     engine, ring, codec = FakeEngine(), EventRing(5000), ByteCodec()
     telemetry = Telemetry(ring)
-    admission = Admission(telemetry.streams)
+    admission = Admission(telemetry.streams, read_policy=lambda: rig.policy.policy)
     tally = Tally()
-    observers = Observers(telemetry, tally)
+    cascade = Cascade(
+        admission.places,
+        lambda request_id: dispatcher.end(request_id, ParentGone()),
+        lambda: rig.policy.policy.subagents.cancel_on_turn_cancel,
+        lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s / 20, call),
+    )
+    observers = Observers(telemetry, tally, on_end=cascade.ended)
     dispatcher = engine.dispatcher = Dispatcher(engine, observers.fold)
     rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, model=build_model_view())
     services = Services(
@@ -363,6 +373,7 @@ def build_rig() -> Rig:
             resume=rig.resume,
             is_over=lambda: rig.is_over,
         ),
+        came=cascade.came,
     )
     rig.app = build_app(services)
     return rig

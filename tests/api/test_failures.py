@@ -77,6 +77,7 @@ EXAMPLES: list[tuple[HomebaseError, int, str, str | None, str]] = [
     (errors.SequenceFailed("x"), 500, "engine_error", None, "sequence_failed"),
     (errors.StreamStopped("x"), 400, "stream_stopped", None, "stream_stopped"),
     (errors.ServerEnding(), 503, "stream_stopped", None, "stream_stopped"),
+    (errors.ParentGone(), 400, "stream_stopped", None, "stream_stopped"),
 ]
 
 

@@ -126,7 +126,7 @@ def read_screen(app: HomebaseApp) -> str:
 async def test_what_a_client_calls_itself_reaches_neither_terminal_nor_log_raw(
     rig: Any, port: int, speak: Any, chat_body: Any, read_log: Callable[[], str]
 ) -> None:
-    rig.set_policy(policy__max_in_flight=1)
+    rig.set_policy(policy__max_in_flight=1, policy__auxiliary_wait_s=0.0)
     rig.engine.script = speak("ok")
     for text in HOSTILE:
         word = text.decode("latin-1")

@@ -145,6 +145,7 @@ def write_call(name: str, prompt: str) -> str:
 async def test_headers_tell_a_child_and_its_child(
     rig: Any, ask: Ask, wire: Any, root: Any, child: Any, grandchild: Any, family: str
 ) -> None:
+    rig.set_policy(policy__subagents__max_depth=2)
     rows = [await ask(headers, wire(text, "read")) for headers, text in ((root, "a"), (child, "b"), (grandchild, "c"))]
     assert [told(row) for row in rows] == [
         (None, 0, "parent", family),

@@ -111,11 +111,11 @@ def test_a_save_of_several_limits_tells_each_kind_apart() -> None:
         "policy.refusal_status": 503,
         "server.port": 9000,
         "model.dtype": "float32",
-        "policy.subagents.max_depth": 2,
+        "policy.min_decode_tps": 2.0,
     }
     assert explain_saved(changes, state(server__port="--port")) == (
         "5 limits saved to homebase.toml: max_in_flight, refusal_status in force now; port behind --port of this run; "
-        "dtype in force at the next start; max_depth not enforced yet"
+        "dtype in force at the next start; min_decode_tps not enforced yet"
     )
 
 

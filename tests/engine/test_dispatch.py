@@ -353,3 +353,15 @@ async def test_a_fault_of_one_reader_is_its_own(desk: Desk) -> None:
     with pytest.raises(ValueError, match="broken"):
         await reading
     assert await other == [emitted(6, request_id="b"), ended(request_id="b")]
+
+
+async def test_one_stream_is_ended_with_an_error_of_its_own_and_leaves_its_slot_to_the_engine(desk: Desk) -> None:
+    one, two = desk.open("one"), desk.open("two")
+    desk.dispatcher.end("one", SequenceFailed("with its parent"))
+    desk.dispatcher.end("never seen", SequenceFailed("with its parent"))
+    with pytest.raises(SequenceFailed, match="with its parent"):
+        await read_one(one)
+    assert (desk.inbox.cancelled, desk.left) == (["one"], [])
+    desk.receive(TokensEmitted("two", (5,), 1.0), SequenceEnded("one", "cancelled", 2.0))
+    assert isinstance(await read_one(two), TokensEmitted), "the others go on"
+    assert desk.left == ["one"]

@@ -36,6 +36,7 @@ FULL = RequestRecord(
     completion_tokens=3,
     max_tokens=4,
     decision="in_flight_full",
+    limit_key="policy.max_in_flight",
     limit_value=5,
     used_value=6,
     status=429,

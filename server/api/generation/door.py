@@ -12,15 +12,16 @@ from typing import TypeVar
 
 import msgspec
 
-from server.admission.clients import choose_refusal_status
+from server.admission.clients import choose_refusal_status, find_client_policy
 from server.admission.decide import Asked as Wanted
 from server.admission.lineage import Spent
 from server.admission.place import Place
 from server.admission.sessions import BodyFacts, Identity, identify
+from server.admission.slots import Permit
 from server.admission.spawns import SpawnCall, find_spawn_prompts
 from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
-from server.api.generation.plan import check_model, exceed_context, plan_max_tokens
+from server.api.generation.plan import check_model, exceed_context, narrow_context, plan_max_tokens
 from server.api.generation.prompt import build_guide, build_reader, build_sampling, encode_prompt
 from server.api.generation.reply import Reply
 from server.api.generation.stream_life import StreamLife
@@ -28,9 +29,10 @@ from server.api.generation.turns import first_text, list_opening_texts
 from server.api.services import Services, TokenStream
 from server.engine.guide import Guide
 from server.engine.request import EngineRequest, Sampling
-from server.errors import ContextLengthExceeded, InvalidRequest, Refusal
+from server.errors import ContextLengthExceeded, HomebaseError, InvalidRequest, ParentGone, Refusal, StreamStopped
 from server.events import Lane, Outcome, Refused
 from server.snapshot import ModelView
+from server.telemetry import StreamIdentity
 from server.text.pool import TextPool
 from server.text.tokenizer import EncodedPrompt, TextCodec
 
@@ -61,7 +63,8 @@ class Knock(msgspec.Struct, frozen=True):
 
     def build_wanted(self, prompt_tokens: int, output_tokens: int = 0) -> Wanted:
         """What admission is asked."""
-        return Wanted(self.place.lane, prompt_tokens, self.asked.max_tokens, output_tokens)
+        request_id = self.asked.caller.request_id
+        return Wanted(self.place, prompt_tokens, self.asked.max_tokens, output_tokens, request_id)
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -109,11 +112,12 @@ class Door:
         Raises any HomebaseError. Runs in the task that also sends the response: that task's end is how a lost
         connection is noticed.
         """
-        knock, prompt = self._look_at(asked), None
+        knock, prompt = self._narrow(self._look_at(asked)), None
+        self._services.came(knock.place)
         self._services.lineage.arrived(knock.place)
         try:
             prompt = await self._tokenize(knock)
-            return self._start(knock, prompt)
+            return self._start(knock, prompt, await self._enter(knock, prompt))
         except ContextLengthExceeded as error:
             error.param = asked.prompt_name
             raise
@@ -153,6 +157,12 @@ class Door:
         place = self._services.lineage.place(identity, list_opening_texts(turns), has_tools)
         return Knock(asked, identity, place, model)
 
+    def _narrow(self, knock: Knock) -> Knock:
+        """With the context limit that holds for who asks."""
+        policy, place = self._services.read_policy().policy, knock.place
+        own = find_client_policy(policy, place.key, place.client)
+        return msgspec.structs.replace(knock, model=narrow_context(knock.model, own))
+
     async def _tokenize(self, knock: Knock) -> Prompt:
         codec, asked, limit = self._services.text(), knock.asked, knock.model.effective_context_limit_tokens
         sampling = build_sampling(asked, codec)
@@ -180,7 +190,8 @@ class Door:
     def _refuse_unread(self, knock: Knock, limit_tokens: int) -> None:
         """Refuse a large request at once when there is no slot, and any when memory has no room for a stream.
 
-        Not one so large that it may exceed the context limit: that is a fault for good, and must be told as such.
+        Not one so large that it may exceed the context limit: that is a fault for good, and must be told as such. Nor
+        one that may wait for a slot.
         """
         if not limit_tokens or LARGE_BODY_BYTES < knock.asked.body_bytes <= 2 * limit_tokens:
             policy = self._services.read_policy().policy
@@ -188,13 +199,40 @@ class Door:
             if refusal is not None:
                 raise refusal
 
-    def _start(self, knock: Knock, prompt: Prompt) -> Opened:
-        """Take a slot and hand over to the engine. No await in here: two requests never see the same slot free."""
+    async def _enter(self, knock: Knock, prompt: Prompt) -> Permit:
+        """Take a slot, after a wait where the policy grants one. Nothing is sent while it lasts: a refusal that comes
+        of it must still be one.
+
+        A hang-up ends the task, and so the wait.
+        """
+        services, request_id = self._services, knock.asked.caller.request_id
+        services.dispatcher()  # nobody stands in line for an engine that cannot serve
+        wanted, watcher = knock.build_wanted(len(prompt.token_ids), prompt.max_tokens), services.telemetry
+        identity = _identify_stream(knock, prompt)
+        try:
+            return await services.admission.enter(
+                wanted, services.read_policy().policy, lambda: watcher.stream_waiting(request_id, identity)
+            )
+        except asyncio.CancelledError:
+            watcher.stream_left(request_id, "cancelled", "client closed the connection while it waited for a place")
+            raise
+        except StreamStopped as stopped:
+            told = "cancelled with its parent" if isinstance(stopped, ParentGone) else "stopped at the server"
+            watcher.stream_left(request_id, "cancelled", f"{told} while it waited for a place")
+            raise
+        except Refusal as refusal:
+            refusal.waited_s = watcher.stream_left(request_id)
+            raise
+        except HomebaseError as error:
+            watcher.stream_left(request_id, "failed", error.message)
+            raise
+
+    def _start(self, knock: Knock, prompt: Prompt, permit: Permit) -> Opened:
+        """Hand over to the engine. No await since the slot was given: it is never held by nobody."""
         services, codec, asked = self._services, self._services.text(), knock.asked
-        wanted = knock.build_wanted(len(prompt.token_ids), prompt.max_tokens)
         with ExitStack() as undo:
-            permit = services.admission.admit(wanted, services.read_policy().policy)
             undo.callback(permit.release)
+            undo.callback(services.telemetry.stream_left, asked.caller.request_id)
             granted = msgspec.structs.replace(prompt, max_tokens=permit.max_tokens)
             tokens = services.dispatcher().submit(_build_engine_request(knock, granted, codec), permit.release)
             undo.pop_all()
@@ -209,23 +247,9 @@ class Door:
         return Opened(life, knock.model.id, prompt.token_ids, codec)
 
     def _follow(self, knock: Knock, prompt: Prompt, tokens: TokenStream, reply: Reply) -> StreamLife:
-        asked, place, model = knock.asked, knock.place, knock.model
+        asked, place = knock.asked, knock.place
         self._services.telemetry.stream_opened(
-            request_id=asked.caller.request_id,
-            session=place.session,
-            parent_session=place.parent_session,
-            lane=place.lane,
-            client=place.client,
-            key=place.key,
-            depth=place.depth,
-            family=place.family,
-            model=model.id,
-            prompt_tokens=len(prompt.token_ids),
-            cached_tokens=0,
-            max_tokens=prompt.max_tokens,
-            context_limit_tokens=model.effective_context_limit_tokens,
-            streaming=asked.is_streaming,
-            arrived_s=asked.caller.arrived_s,
+            request_id=asked.caller.request_id, **msgspec.structs.asdict(_identify_stream(knock, prompt))
         )
         self._services.lineage.started(asked.caller.request_id, place)
         on_end = partial(self._note_end, knock, reply)
@@ -270,8 +294,30 @@ class Door:
                 family=place.family,
                 key=place.key,
                 model=knock.model.id,
+                waited_s=refusal.waited_s,
+                limit_key=refusal.key,
             )
         )
+
+
+def _identify_stream(knock: Knock, prompt: Prompt) -> StreamIdentity:
+    place, model, asked = knock.place, knock.model, knock.asked
+    return StreamIdentity(
+        session=place.session,
+        parent_session=place.parent_session,
+        lane=place.lane,
+        client=place.client,
+        key=place.key,
+        depth=place.depth,
+        family=place.family,
+        model=model.id,
+        prompt_tokens=len(prompt.token_ids),
+        cached_tokens=0,
+        max_tokens=prompt.max_tokens,
+        context_limit_tokens=model.effective_context_limit_tokens,
+        streaming=asked.is_streaming,
+        arrived_s=asked.caller.arrived_s,
+    )
 
 
 def _describe_text(prompt: TextPrompt) -> str:

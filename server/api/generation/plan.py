@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+import msgspec
+
 from server.errors import ContextLengthExceeded, InvalidRequest, UnknownModel
+from server.policy import ClientPolicy
 from server.snapshot import ModelView
+
+OWN_CONTEXT = "policy.clients, max_context_tokens"
+"""What sets a limit that is a client's own; named without the client."""
 
 MODEL_CHARS = 200
 """A model id that is quoted back is cut to this."""
@@ -22,11 +28,20 @@ def check_model(asked: str | None, model: ModelView) -> None:
     raise UnknownModel(asked if len(asked) <= MODEL_CHARS else f"{asked[:MODEL_CHARS]}…", (model.id,))
 
 
+def narrow_context(model: ModelView, own: ClientPolicy | None) -> ModelView:
+    """The model as it is served to a client for which the operator set a shorter context."""
+    most = own.max_context_tokens if own is not None else None
+    if not most or most >= model.effective_context_limit_tokens:
+        return model
+    return msgspec.structs.replace(model, effective_context_limit_tokens=most, context_limit_set_by=OWN_CONTEXT)
+
+
 def exceed_context(prompt_tokens: int, model: ModelView, *, at_least: bool = False) -> ContextLengthExceeded:
     """The error for a prompt that is too long, with what sets the limit when that is not the model itself."""
     because = {
         "engine.memory_budget_gib": "The memory budget (engine.memory_budget_gib) sets this limit",
         "policy.max_context_tokens": "The operator (policy.max_context_tokens) sets this limit",
+        OWN_CONTEXT: f"The operator ({OWN_CONTEXT}) sets this limit for this client",
     }.get(model.context_limit_set_by, "")
     if because:
         because = f"{because}; the model itself has {model.context_limit_tokens:,}."

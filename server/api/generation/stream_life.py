@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from server.api.generation.reply import Reply
 from server.api.services import StreamObserver, TokenStream
-from server.errors import HomebaseError, ServerEnding, StreamStopped
+from server.errors import HomebaseError, ParentGone, ServerEnding, StreamStopped
 from server.events import Outcome
 
 LEAVE_S = 2.0
@@ -62,6 +62,8 @@ class StreamLife:
         """The answer stays unfinished, and not because of the client."""
         if isinstance(error, ServerEnding):
             self._end("cancelled", f"ended with the server {self.reply.place}")
+        elif isinstance(error, ParentGone):
+            self._end("cancelled", f"cancelled with its parent {self.reply.place}")
         elif isinstance(error, StreamStopped):
             self._end("cancelled", f"stopped at the server {self.reply.place}")
         else:

@@ -61,8 +61,9 @@ async def test_a_save_under_a_flag_says_that_the_flag_stays_in_force(open_editor
 
 async def test_saving_a_limit_that_is_not_enforced_does_not_claim_that_it_is(open_editor: Any) -> None:
     async with open_editor() as editor:
-        await editor.go_to("policy.subagents.max_depth")
-        await editor.press("right", "s")
+        await editor.go_to("policy.min_decode_tps")
+        await editor.type("5")
+        await editor.press("f2")
         assert "in force" not in editor.told
         assert "enforced once admission knows agents" in editor.told
 

@@ -38,8 +38,8 @@ async def test_a_limit_tells_meaning_range_value_origin_and_effect(open_editor: 
 
 async def test_limits_that_are_not_enforced_say_so(open_editor: Any) -> None:
     async with open_editor() as editor:
-        await editor.go_to("policy.subagents.max_depth")
-        assert "◌ not enforced yet" in editor.text
+        await editor.go_to("policy.min_decode_tps")
+        assert editor.text.count("◌ not enforced yet") >= 1
         assert "enforced once admission knows agents" in editor.detail
 
 

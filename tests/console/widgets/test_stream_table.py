@@ -21,6 +21,7 @@ PHASE = next(column for column in COLUMNS if column.name == "phase")
         ({}, "● decode"),
         ({"phase": "prefill"}, "◐ prefill"),
         ({"idle_s": 3725.0}, "▲ idle 1:02:05"),
+        ({"phase": "waiting", "queue_position": 12}, "○ no. 12 in line"),
         ({"phase": "finished", "outcome": "stop"}, "■ stop"),
         ({"phase": "finished", "outcome": "length"}, "■ length"),
         ({"phase": "finished", "outcome": "cancelled"}, "↯ cancelled"),
