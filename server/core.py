@@ -26,12 +26,16 @@ from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.errors import EngineStalled, ServerEnding, StartupError
 from server.events import EngineDied, EngineEvent, EventRing
+from server.forecast.arrivals import read_arrivals
+from server.forecast.forecaster import Forecaster
+from server.forecast.what_if import Situation, WhatIf, forecast_what_if
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.metrics.observers import Observers
 from server.metrics.tally import Tally
 from server.model_state import ModelState, describe_fetch, explain_load_fault
 from server.models.fetch import fetch_model
 from server.models.folder import EMBEDDED, HubId, find_drafter, find_model, model_name, read_config
+from server.policy import Policy
 from server.policy_store import PolicyStore
 from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot
 from server.telemetry import ServerFacts, Telemetry
@@ -57,10 +61,11 @@ class Core:
         self._asked, self._place = policy.model, find_model(policy.model.path)
         if isinstance(self._place, Path):
             read_config(self._place)
-        self._store, self._show = store, show
+        self._store, self._show, self._ring = store, show, ring
         self._telemetry = Telemetry(ring, on_change=self._note_stream)
         self._tally = Tally()
         self._observers = Observers(self._telemetry, self._tally)
+        self._forecaster = Forecaster(lambda: self._store.state.policy.engine)
         self._stream_changed = asyncio.Event()
         self._admission = Admission(
             self._telemetry.streams, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
@@ -91,6 +96,7 @@ class Core:
                 tally=self._tally,
                 build_snapshot=self.build_snapshot,
                 stop_stream=self.stop_stream,
+                what_if=self.forecast,
             )
         )
 
@@ -104,6 +110,7 @@ class Core:
             log.error("the model is not served: %s", reason)
         else:
             self._model.ready(facts, codec, device)
+            self._forecaster.model_loaded(facts)
             # What is here now stays: a full collection over it would stop every thread for 200 ms and more.
             gc.collect()
             gc.freeze()
@@ -143,8 +150,15 @@ class Core:
                 promised_bytes=self._admission.promised_bytes,
                 answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
                 memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
+                forecast=self._forecaster.show_next(self._telemetry.streams()),
             )
         )
+
+    def forecast(self, policy: Policy, situation: Situation) -> WhatIf:
+        """What a policy would mean, and for those who came lately. Raises as `ModelState.text` until it is loaded."""
+        facts = self._model.read_facts()
+        arrivals = read_arrivals(entry.notice for entry in self._ring.after(0))
+        return forecast_what_if(policy, situation, self._forecaster.know(policy.engine), facts, arrivals)
 
     def stop_stream(self, stream_id: str, by: str = "the operator") -> bool:
         """End one stream, by whom is logged; False when it is already over."""
@@ -224,6 +238,7 @@ class Core:
 
     def _observe(self, events: tuple[EngineEvent, ...]) -> None:
         self._observers.fold(events)
+        self._forecaster.fold(events)
         for event in events:
             if isinstance(event, EngineDied) and self._closing is None:
                 self._model.fail(event.reason)

@@ -35,6 +35,7 @@ from server.rates import RATE_ROUNDS, DecodeHistory, RecentChunks, RecentRounds,
 from server.snapshot import (
     AdmissionView,
     EngineView,
+    ForecastView,
     MemoryView,
     ModelView,
     Phase,
@@ -77,6 +78,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     promised_bytes: int = 0
     answers_strangers: bool = False
     memory_is_full: bool = False
+    forecast: ForecastView | None = None
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -424,6 +426,7 @@ class _EngineFold:
             error=facts.engine_error,
             tokens_per_step=self._tokens_per_step(),
             cost=self._cost,
+            forecast=facts.forecast,
         )
 
     def _tokens_per_step(self) -> float | None:

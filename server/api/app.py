@@ -32,6 +32,7 @@ from server.api.homebase import add_homebase
 from server.api.metrics import add_metrics
 from server.api.models import add_models
 from server.api.openapi import add_openapi
+from server.api.operator.what_if import add_what_if
 from server.api.services import Services
 from server.errors import BodyTooLarge, HomebaseError, InvalidRequest, MethodNotAllowed, RouteNotFound
 
@@ -67,6 +68,7 @@ def build_app(services: Services) -> Quart:
     add_models(app, services)
     add_health(app, services)
     add_homebase(app, services)
+    add_what_if(app, services)
     add_openapi(app, services)
     add_metrics(app, services)
     return app

@@ -13,6 +13,8 @@ from server.api.completions.wire import EXPECTED as COMPLETION_EXPECTED
 from server.api.completions.wire import CompletionBody
 from server.api.messages.wire import EXPECTED as MESSAGES_EXPECTED
 from server.api.messages.wire import MessagesBody
+from server.api.operator.what_if import EXPECTED as WHAT_IF_EXPECTED
+from server.api.operator.what_if import WhatIfBody
 from server.api.responses.wire import EXPECTED as RESPONSES_EXPECTED
 from server.api.responses.wire import ResponsesBody
 from server.api.tokens import DETOKENIZE_EXPECTED, TOKENIZE_EXPECTED, DetokenizeBody, TokenizeBody
@@ -226,6 +228,16 @@ OPERATIONS: tuple[Operation, ...] = (
         name="showSnapshot",
         summary="All that the console shows.",
         answer="The snapshot.",
+    ),
+    Operation(
+        method="POST",
+        path="/homebase/whatif",
+        name="forecastPolicy",
+        summary="What other limits would mean: rates, waits, memory, and who would have got in.",
+        answer="The forecast.",
+        answer_schema=_object("decode_tps", "basis", "ttft_s", "memory", "replay"),
+        body=WhatIfBody,
+        expected=WHAT_IF_EXPECTED,
     ),
     Operation(
         method="GET",

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from server.admission.slots import Admission
 from server.engine.request import EngineRequest
+from server.errors import EngineDead
 from server.events import EngineEvent, Lane, Outcome, Refused
+from server.forecast.what_if import Situation, WhatIf
 from server.metrics.tally import Tally
 from server.policy import Policy
 from server.snapshot import ModelView, Snapshot
@@ -72,6 +74,10 @@ class StreamObserver(Protocol):
         ...
 
 
+def _forecast_nothing(policy: Policy, situation: Situation) -> WhatIf:
+    raise EngineDead("Nothing is forecast here: there is no engine.")
+
+
 @dataclass(frozen=True)
 class Services:
     """Everything that the routes use. The callables are asked at each request, so that what they give may change."""
@@ -90,3 +96,5 @@ class Services:
     build_snapshot: Callable[[], Snapshot]
     stop_stream: Callable[[str, str], bool]
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""
+    what_if: Callable[[Policy, Situation], WhatIf] = _forecast_nothing
+    """What another policy would mean; raises Refusal with code `model_loading` until there is a model."""
