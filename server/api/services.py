@@ -74,7 +74,8 @@ class StreamObserver(Protocol):
         ...
 
 
-def _forecast_nothing(policy: Policy, situation: Situation) -> WhatIf:
+def forecast_nothing(policy: Policy, situation: Situation) -> WhatIf:
+    """Where there is nothing to forecast."""
     raise EngineDead("Nothing is forecast here: there is no engine.")
 
 
@@ -96,5 +97,5 @@ class Services:
     build_snapshot: Callable[[], Snapshot]
     stop_stream: Callable[[str, str], bool]
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""
-    what_if: Callable[[Policy, Situation], WhatIf] = _forecast_nothing
+    what_if: Callable[[Policy, Situation], WhatIf] = forecast_nothing
     """What another policy would mean; raises Refusal with code `model_loading` until there is a model."""

@@ -24,7 +24,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from server import http_server
 from server.admission.slots import Admission
 from server.api.app import build_app
-from server.api.services import Services
+from server.api.services import Services, forecast_nothing
 from server.engine.dispatch import Dispatcher
 from server.engine.request import EngineRequest
 from server.errors import EngineDead, InvalidRequest
@@ -219,6 +219,7 @@ class Rig:
     model: ModelView | None = None
     state: ServerState = "serving"
     engine_alive: bool = True
+    what_if: Callable[..., Any] = forecast_nothing
 
     @property
     def client(self) -> TestClientProtocol:
@@ -336,6 +337,7 @@ def build_rig() -> Rig:
         tally=tally,
         build_snapshot=rig.build_snapshot,
         stop_stream=lambda stream_id, by: rig.stop_stream(stream_id),
+        what_if=lambda policy, situation: rig.what_if(policy, situation),
     )
     rig.app = build_app(services)
     return rig
