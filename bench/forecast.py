@@ -1,6 +1,7 @@
 """How far forecasts are from what then happens: 1 to 6 streams on several contexts, forecast first and measured after.
 
     uv run python bench/forecast.py           # about 3 minutes on 2 cores
+    uv run python bench/forecast.py --processor   # the engine alone, in seconds of the processor: for a busy machine
     uv run python bench/forecast.py --dry     # print only
 
 On nano over HTTP, by the decode rate that clients see while all streams decode. A first round begins with a server that
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,13 +49,7 @@ def main() -> None:
     """Measure, print and keep."""
     args = _parse_arguments()
     report: dict[str, Any] = begin_report("forecast.py")
-    with tempfile.TemporaryDirectory() as scratch:
-        config = Path(scratch) / "homebase.toml"
-        program = start_homebase(MODEL, args.port, config, terminal=False, max_in_flight=max(args.streams))
-        try:
-            compared = [each for number in range(args.rounds) for each in run_round(program, number, args)]
-        finally:
-            program.stop()
+    compared = run_steps(args) if args.processor else run_server(args)
     report["compared"] = compared
     section = build_section(compared)
     report["goals"] = section.goals
@@ -61,39 +57,60 @@ def main() -> None:
     text = "\n".join(lines) + "\n"
     print(text)
     if not args.dry:
-        write_results("forecast", report, text)
+        write_results("forecast-processor" if args.processor else "forecast", report, text)
 
 
-def run_round(program: Program, number: int, args: argparse.Namespace) -> list[Compared]:
-    """Each number of streams on each context once; the streams go up, so that none has been seen by a lucky order."""
+def run_server(args: argparse.Namespace) -> list[Compared]:
+    """Over HTTP, by the clock on the wall."""
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        config = Path(scratch) / "homebase.toml"
+        program = start_homebase(MODEL, args.port, config, terminal=False, max_in_flight=max(args.streams))
+        stack.callback(program.stop)
+        each = [compare(program, *asked, args.max_tokens) for asked in plan_runs(args)]
+    return [compared for compared in each if compared is not None]
+
+
+def run_steps(args: argparse.Namespace) -> list[Compared]:
+    """The engine's steps by themselves, by the clock of the processor."""
+    from forecast_steps import ProcessorRuns  # sets the clocks of this process
+
+    runs, found = ProcessorRuns(MODEL), list[Compared]()
+    for number, streams, tokens in plan_runs(args):
+        forecast = runs.forecast(streams, tokens + args.max_tokens // 2)
+        measured = runs.measure(streams, tokens, args.max_tokens, find_seed(number, streams, tokens))
+        if measured is not None:
+            found.append(Compared(number, streams, tokens, forecast.basis, forecast.rates_tps[0], measured))
+            print(found[-1], flush=True)
+    return found
+
+
+def plan_runs(args: argparse.Namespace) -> list[tuple[int, int, int]]:
+    """Round, streams and prompt tokens; the streams go up, so that in the first round each number of them is new."""
     return [
-        compared
-        for streams in args.streams
-        for tokens in args.prompt_tokens
-        if (compared := compare(program, number, streams, tokens, args.max_tokens)) is not None
+        (r, streams, tokens) for r in range(args.rounds) for streams in args.streams for tokens in args.prompt_tokens
     ]
+
+
+def find_seed(number: int, streams: int, tokens: int) -> int:
+    """No two runs have a prompt in common."""
+    return 100_000 * (number + 1) + 10_000 * streams + tokens
 
 
 def compare(program: Program, number: int, streams: int, tokens: int, max_tokens: int) -> Compared | None:
     """Forecast, then run; None when the streams never decoded together."""
-    # A prompt is asked for by its tokens; half of the answer is in the context on average.
+    # Half of the answer is in the context on average.
     asked = {"streams": streams, "context_tokens": tokens + max_tokens // 2, "prompt_tokens": tokens}
-    answer = httpx.post(
-        f"http://127.0.0.1:{program.port}/homebase/whatif", json=asked, timeout=30, trust_env=False
-    ).raise_for_status()
-    forecast = answer.json()
-    seed = 10_000 * (number + 1) + 1000 * streams + tokens
-    result = asyncio.run(
-        run_load(
-            program.base_url,
-            program.model,
-            streams=streams,
-            prompt_tokens=ask_for(tokens),
-            max_tokens=max_tokens,
-            seed=seed,
-        )
+    url = f"http://127.0.0.1:{program.port}/homebase/whatif"
+    forecast = httpx.post(url, json=asked, timeout=30, trust_env=False).raise_for_status().json()
+    load = run_load(
+        program.base_url,
+        program.model,
+        streams=streams,
+        prompt_tokens=ask_for(tokens),
+        max_tokens=max_tokens,
+        seed=find_seed(number, streams, tokens),
     )
-    together = result.together_tps
+    together = asyncio.run(load).together_tps
     if together is None:
         return None
     return Compared(number, streams, tokens, forecast["basis"], forecast["decode_tps"], together / streams)
@@ -135,6 +152,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--processor", action="store_true", help="the engine alone, by the processor's clock")
     parser.add_argument("--port", type=int, default=18270)
     parser.add_argument("--dry", action="store_true", help="print only, write no results")
     return parser.parse_args()

@@ -66,6 +66,10 @@ class TimedSteps(msgspec.Struct, frozen=True):
     """A sequence with three tokens, as when two drafts are verified."""
     chunk_s: float = 0.0
     """The first `CHUNK_TOKENS` tokens of a prompt."""
+    far_s: float = 0.0
+    """A sequence with one token after `far_tokens`: past the budget of sparse attention, whose indexer works there."""
+    far_tokens: int = 0
+    """0 for a model that attends to everything."""
 
 
 WIDE_TOKENS = 3

@@ -55,6 +55,7 @@ def predict_step_s(physics: Physics, streams: int, context_tokens: int, depth: i
     each_sequence_s = max(0.0, _beyond_reading_s(physics, 2, 2, timed.pair_s) - operations_s)
     each_row_s = max(0.0, _beyond_reading_s(physics, 1, WIDE_TOKENS, timed.wide_s) - operations_s) / (WIDE_TOKENS - 1)
     beyond_s = operations_s + (streams - 1) * each_sequence_s + streams * depth * each_row_s
+    beyond_s += _predict_context_s(physics, streams, context_tokens)
     return reading_s + beyond_s + depth * _predict_draft_s(physics, operations_s)
 
 
@@ -69,6 +70,16 @@ def _predict_draft_s(physics: Physics, operations_s: float) -> float:
     """A call of the MTP head: one layer of those of the trunk, and the output."""
     reads = physics.reads
     return reads.head_bytes / physics.bandwidth_bps + operations_s / (1 + reads.expert_layers)
+
+
+def _predict_context_s(physics: Physics, streams: int, context_tokens: int) -> float:
+    """What contexts cost beyond their bytes: all of it once each is past the budget, and its share before."""
+    timed, reads = physics.timed, physics.reads
+    if not timed.far_tokens:
+        return 0.0
+    bytes_more = reads.count_bytes(1, 1, timed.far_tokens) - reads.count_bytes(1, 1, 0)
+    far_s = max(0.0, timed.far_s - timed.one_s - bytes_more / physics.bandwidth_bps)
+    return far_s * min(context_tokens / timed.far_tokens, float(streams))
 
 
 def _beyond_reading_s(physics: Physics, sequences: int, rows: int, seconds: float) -> float:

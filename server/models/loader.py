@@ -100,7 +100,7 @@ def _rehearse(model: ServedFlashNext | ServedZoo, core: OneCore) -> None:
         model.rehearse()
         core.settle()  # as the engine runs its steps
         try:
-            model.note_times(time_steps(model))
+            model.note_times(time_steps(model, model.build_far if isinstance(model, ServedFlashNext) else None))
         finally:
             core.settle()
     except FAULTS as fault:

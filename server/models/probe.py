@@ -6,11 +6,12 @@ Called on the thread that will run the model.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import mlx.core as mx
 
-from server.models.cache import Segment, ServedModel
+from server.models.cache import Segment, SequenceState, ServedModel
 from server.step_reads import CHUNK_TOKENS, WIDE_TOKENS, TimedSteps
 
 COLUMNS = 4096
@@ -40,9 +41,12 @@ def measure_bandwidth() -> float:
     return nbytes / quickest_s
 
 
-def time_steps(model: ServedModel) -> TimedSteps:
-    """Run each kind of step on blank states, a few times."""
+def time_steps(model: ServedModel, build_far: Callable[[], SequenceState] | None = None) -> TimedSteps:
+    """Run each kind of step on blank states, a few times; `build_far` makes one past the attention's budget."""
+    far = build_far() if build_far else None
     return TimedSteps(
+        far_tokens=far.offset if far else 0,
+        far_s=_time_step(model, (1,), [far]) if far else 0.0,
         one_s=_time_step(model, (1,)),
         pair_s=_time_step(model, (1, 1)),
         wide_s=_time_step(model, (WIDE_TOKENS,)),
@@ -56,9 +60,10 @@ def _time_product(row: mx.array, matrix: mx.array) -> float:
     return time.perf_counter() - began_s
 
 
-def _time_step(model: ServedModel, lengths: tuple[int, ...]) -> float:
+def _time_step(model: ServedModel, lengths: tuple[int, ...], states: Sequence[SequenceState] = ()) -> float:
     """The quickest of a few steps of segments that are so long, each on the states that the one before left."""
-    states, tokens = [model.build_state() for _ in lengths], max(1, model.facts.vocab_size)
+    states = states or [model.build_state() for _ in lengths]
+    tokens = max(1, model.facts.vocab_size)
     times: list[float] = []
     for _ in range(1 + REPEATS):
         began_s = time.perf_counter()

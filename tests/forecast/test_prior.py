@@ -32,6 +32,15 @@ def test_what_bytes_do_not_explain_of_timed_steps_is_added() -> None:
     assert predict_step_s(physics, 1, 0, depth=2) == pytest.approx(0.015 + 0.002 + 2 * 0.0015)
 
 
+def test_a_context_costs_what_the_far_step_took_beyond_its_bytes_once_it_is_that_long() -> None:
+    # 10,000 tokens are 1 ms of bytes; the far step took 4 ms more than the one on an empty context.
+    physics = Physics(READS, 1e11, TimedSteps(one_s=0.010, far_s=0.014, far_tokens=10_000))
+    assert predict_step_s(physics, 1, 5_000) == pytest.approx(0.010 + 0.0005 + 0.0015)
+    assert predict_step_s(physics, 1, 10_000) == pytest.approx(0.014)
+    assert predict_step_s(physics, 1, 100_000) == pytest.approx(0.010 + 0.010 + 0.003)
+    assert predict_step_s(physics, 2, 20_000) == pytest.approx(0.010 + 0.002 + 0.006)
+
+
 def test_a_timed_step_that_is_quicker_than_its_bytes_takes_nothing_off() -> None:
     assert predict_step_s(Physics(READS, 1e11, TimedSteps(one_s=0.001)), 1, 0) == pytest.approx(0.01)
 

@@ -90,7 +90,14 @@ physics_of_any_kind = st.builds(
         is_packed=st.booleans(),
     ),
     st.floats(1e9, 1e12),
-    st.builds(TimedSteps, st.floats(0, 0.05), st.floats(0, 0.1), st.floats(0, 0.1)),
+    st.builds(
+        TimedSteps,
+        one_s=st.floats(0, 0.05),
+        pair_s=st.floats(0, 0.1),
+        wide_s=st.floats(0, 0.1),
+        far_s=st.floats(0, 0.1),
+        far_tokens=st.sampled_from([0, 1028]),
+    ),
     st.sampled_from([(0,), (2,), (0, 1, 2, 3, 4)]),
 )
 

@@ -20,6 +20,8 @@ def test_a_loaded_model_knows_what_its_steps_took_and_its_device_reads(nano: Any
     facts = nano.facts
     timed = facts.timed
     assert min(timed.one_s, timed.pair_s, timed.wide_s, timed.chunk_s) > 0
+    assert timed.far_s > 0
+    assert timed.far_tokens == 1028
     assert facts.bandwidth_bps == measure_bandwidth() > 1e8
 
 

@@ -51,9 +51,17 @@ class ServedFlashNext:
         past = config.indexer_budget + config.indexer_compress_ratio
         mx.eval(self.forward([Segment(state=self.build_state(), token_ids=(0,) * REHEARSED_ROWS)]).logits[0])
         for offset in (0, past - 1, past):
-            state = self.build_state()
-            state.leap(offset)
+            state = self._build_at(offset)
             mx.eval(self.forward([Segment(state=state, token_ids=(0,))]).logits[0], state.arrays())
+
+    def build_far(self) -> FlashNextState:
+        """A blank state just past the attention's budget."""
+        return self._build_at(self._model.config.indexer_budget + self._model.config.indexer_compress_ratio)
+
+    def _build_at(self, offset: int) -> FlashNextState:
+        state = self.build_state()
+        state.leap(offset)
+        return state
 
     def note_times(self, timed: TimedSteps) -> None:
         """Keep with the facts what steps took."""
