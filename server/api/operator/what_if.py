@@ -70,7 +70,7 @@ def edit_policy(policy: Policy, changes: dict[str, Any]) -> Policy:
                 f"`policy` has no limit {key[:80]!a}; GET /homebase/snapshot lists them at policy.values.",
                 param="policy",
             ) from None
-    values = {key: _freeze(value) for key, value in changes.items()}
+    values = {key: _freeze(key, value) for key, value in changes.items()}
     return validate_policy(apply_changes(msgspec.to_builtins(policy), values))
 
 
@@ -80,5 +80,11 @@ def build_situation(policy: Policy, given: WhatIfBody) -> Situation:
     return Situation(given.streams or policy.policy.max_in_flight, context, given.prompt_tokens or context)
 
 
-def _freeze(value: Any) -> LimitValue:
-    return tuple(cast("list[str]", value)) if isinstance(value, list) else value
+def _freeze(key: str, value: Any) -> LimitValue:
+    """A value of JSON as the policy has it. Raises InvalidRequest for a list of anything but texts."""
+    if not isinstance(value, list):
+        return value
+    items = cast("list[Any]", value)
+    if not all(isinstance(item, str) for item in items):
+        raise InvalidRequest(f"`policy` sets {key} to a list with something else in it than texts.", param="policy")
+    return tuple(items)

@@ -31,6 +31,10 @@ def test_an_edit_changes_only_what_it_names() -> None:
     [
         ({"policy": {"policy.max_in_flight": 65}}, "policy_invalid", "1 to 64"),
         ({"policy": {"policy.max_in_fligth": 3}}, "invalid_request", "no limit 'policy.max_in_fligth'"),
+        ({"policy": {"policy.clients": [1]}}, "invalid_request", "something else in it than texts"),
+        ({"policy": {"aliases": ["no row"]}}, "policy_invalid", "edited in the file"),
+        ({"policy": {"engine.mtp": {"deep": [None]}}}, "policy_invalid", "allowed"),
+        ({"policy": {"policy.max_in_flight": None}}, "policy_invalid", "1 to 64"),
         ({"policy": 3}, "invalid_request", "an object of limits"),
         ({"streams": 0}, "invalid_request", "from 1 to 64"),
         ({"context_tokens": "many"}, "invalid_request", "a whole number"),
