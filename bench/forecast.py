@@ -1,6 +1,6 @@
 """How far forecasts are from what then happens: 1 to 6 streams on several contexts, forecast first and measured after.
 
-    uv run python bench/forecast.py           # about 3 minutes on 2 cores
+    uv run python bench/forecast.py --prompt-tokens 256 1024   # about 4 minutes on 2 busy cores
     uv run python bench/forecast.py --processor   # the engine alone, in seconds of the processor: for a busy machine
     uv run python bench/forecast.py --dry     # print only
 
