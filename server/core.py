@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import resource
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,9 @@ from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.errors import EngineStalled, ParentGone, ServerEnding, StartupError, StreamStopped
 from server.events import EngineDied, EngineEvent, EventRing
+from server.forecast.arrivals import read_arrivals
+from server.forecast.forecaster import Forecaster
+from server.forecast.what_if import Situation, WhatIf, forecast_what_if
 from server.history.recording import Recording
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.metrics.observers import Observers
@@ -36,6 +40,7 @@ from server.metrics.tally import Tally
 from server.model_state import ModelState, describe_fetch, explain_load_fault
 from server.models.fetch import fetch_model
 from server.models.folder import EMBEDDED, HubId, find_drafter, find_model, model_name, read_config
+from server.policy import Policy
 from server.policy_store import PolicyStore
 from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
@@ -49,6 +54,9 @@ log = logging.getLogger(__name__)
 
 GC_THRESHOLD = (20_000, 20, 20)
 """New objects before a collection, and so on: with Python's 700 every third token waits for one that finds nothing."""
+
+REPLAYED_S = 3600.0
+"""How far back a what-if replays who came."""
 
 STOPPED_WAITING = "This request was stopped at the server while it waited for a place."
 
@@ -71,11 +79,13 @@ class Core:
         self._history = Recording(ring, lambda: store.state.policy.history)
         self._tally = Tally()
         self._observers = Observers(self._telemetry, self._tally, on_end=self._note_end)
+        self._forecaster = Forecaster(lambda: self._store.state.policy.engine)
         self._stream_changed = asyncio.Event()
         self._admission = Admission(
             self._telemetry.streams,
             read_memory=lambda: self._model.plan_memory(self._store.state.policy),
             read_policy=lambda: self._store.state.policy.policy,
+            forecast=lambda prompt, output: self._forecaster.expect(prompt, output, self._telemetry.streams()),
         )
         self._cascade = Cascade(
             self._admission.places,
@@ -120,6 +130,7 @@ class Core:
                 build_snapshot=self.build_snapshot,
                 stop_stream=self.stop_stream,
                 came=self._cascade.came,
+                what_if=self.forecast,
             )
         )
 
@@ -137,6 +148,7 @@ class Core:
             log.error("the model is not served: %s", reason)
         else:
             self._model.ready(facts, codec, device)
+            self._forecaster.model_loaded(facts)
             # What is here now stays: a full collection over it would stop every thread for 200 ms and more.
             gc.collect()
             gc.freeze()
@@ -180,8 +192,15 @@ class Core:
                 answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
                 line=self._admission.line_places(),
                 memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
+                forecast=self._forecaster.show_next(self._telemetry.streams()),
             )
         )
+
+    async def forecast(self, policy: Policy, situation: Situation) -> WhatIf:
+        """What a policy would mean, and for the last hour's requests. Raises as `ModelState.text` before it is loaded."""
+        facts = self._model.read_facts()
+        arrivals = read_arrivals(await asyncio.to_thread(self._history.read_since, time.time() - REPLAYED_S))
+        return forecast_what_if(policy, situation, self._forecaster.know(policy.engine), facts, arrivals)
 
     def stop_stream(self, stream_id: str, by: str = "the operator") -> bool:
         """End one stream, or the wait of one, by whom is logged; False when it is already over."""
@@ -289,6 +308,7 @@ class Core:
 
     def _observe(self, events: tuple[EngineEvent, ...]) -> None:
         self._observers.fold(events)
+        self._forecaster.fold(events)
         for event in events:
             if isinstance(event, EngineDied) and self._closing is None:
                 self._model.fail(event.reason)

@@ -112,6 +112,8 @@ class StepDone(EngineEvent, frozen=True):
     sequences: int
     decoding: int = 0
     """Sequences that got tokens."""
+    context_tokens: int = 0
+    """In the states of those that decoded, before it."""
 
 
 class StepCost(EngineEvent, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,8 @@ from server.models.cache import ModelFacts
 from server.policy import Policy
 from server.snapshot import FetchView, ModelView
 from server.text.tokenizer import TextCodec
+
+T = TypeVar("T")
 
 LOADING = "reading weights and tokenizer"
 LOOKING = "looking for it in the cache of Hugging Face, and there"
@@ -111,6 +114,7 @@ class ModelState:
             mtp="" if facts.has_mtp else f"none: {facts.no_mtp_because}",
             embedded=facts.embedded,
             load_s=self._clock() - self._began_s,
+            bandwidth_bps=facts.bandwidth_bps or None,
         )
         self._announce()
 
@@ -124,11 +128,18 @@ class ModelState:
 
     def text(self) -> TextCodec:
         """The tokenizer. Raises Refusal (`model_loading`) before it is there and EngineDead when it never will be."""
+        return self._give(self._codec)
+
+    def read_facts(self) -> ModelFacts:
+        """What was loaded. Raises as `text` does."""
+        return self._give(self._facts)
+
+    def _give(self, loaded: T | None) -> T:
         if self._failure is not None:
             raise EngineDead(self._failure)
-        if self._codec is None:
+        if loaded is None:
             raise build_loading_refusal()
-        return self._codec
+        return loaded
 
     def view(self, policy: Policy) -> ModelView:
         """What there is to show, with the context limit that the policy leaves of it."""

@@ -184,6 +184,8 @@ class ModelView(msgspec.Struct, frozen=True):
     """Dotted key of the limit that makes the effective one lower than the model's own; empty when none does."""
     fetch: FetchView | None = None
     """While it is being fetched from Hugging Face."""
+    bandwidth_bps: float | None = None
+    """Bytes per second that the device reads, measured when the model was loaded."""
 
 
 class MemoryView(msgspec.Struct, frozen=True):
@@ -225,6 +227,21 @@ class RatesView(msgspec.Struct, frozen=True):
     prefill_tokens_total: int
 
 
+class ForecastView(msgspec.Struct, frozen=True):
+    """What one more stream would get, beside those in flight."""
+
+    basis: Literal["estimate", "measured"]
+    """`measured` when so many were seen to decode on such contexts lately."""
+    streams: int
+    """In flight, and the one more."""
+    context_tokens: int
+    """Of the one more: the mean of the others."""
+    decode_tps: float
+    """Its decode rate, once all decode."""
+    lowest_tps: float
+    """The lowest of all."""
+
+
 class EngineView(msgspec.Struct, frozen=True):
     """The engine thread."""
 
@@ -240,6 +257,8 @@ class EngineView(msgspec.Struct, frozen=True):
     """Tokens that a decoding stream got in a step, on average over the last 128 with one."""
     cost: StepCost = StepCost()
     """What a step costs by its parts, and how well that predicts."""
+    forecast: ForecastView | None = None
+    """None while nothing is known of the model."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ from server.rates import RATE_ROUNDS, DecodeHistory, RecentChunks, RecentRounds,
 from server.snapshot import (
     AdmissionView,
     EngineView,
+    ForecastView,
     LinePlace,
     MemoryView,
     ModelView,
@@ -80,6 +81,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     memory_is_full: bool = False
     line: Mapping[str, LinePlace] = {}
     """Where each request stands that waits for a slot, by its id."""
+    forecast: ForecastView | None = None
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -466,6 +468,7 @@ class _EngineFold:
             error=facts.engine_error,
             tokens_per_step=self._tokens_per_step(),
             cost=self._cost,
+            forecast=facts.forecast,
         )
 
     def _tokens_per_step(self) -> float | None:

@@ -34,6 +34,7 @@ from server.api.metrics import add_metrics
 from server.api.models import add_models
 from server.api.openapi import add_openapi
 from server.api.operator.routes import add_operator
+from server.api.operator.what_if import add_what_if
 from server.api.services import Services
 from server.errors import BodyTooLarge, HomebaseError, InvalidRequest, MethodNotAllowed, RouteNotFound
 
@@ -69,6 +70,7 @@ def build_app(services: Services) -> Quart:
     add_models(app, services)
     add_health(app, services)
     add_operator(app, services)
+    add_what_if(app, services)
     add_openapi(app, services)
     add_metrics(app, services)
     return app

@@ -10,6 +10,8 @@ from server.api.messages.wire import EXPECTED as MESSAGES_EXPECTED
 from server.api.messages.wire import MessagesBody
 from server.api.operation import Operation, build_object
 from server.api.operator.operations import OPERATOR_OPERATIONS
+from server.api.operator.what_if import EXPECTED as WHAT_IF_EXPECTED
+from server.api.operator.what_if import WhatIfBody
 from server.api.responses.wire import EXPECTED as RESPONSES_EXPECTED
 from server.api.responses.wire import ResponsesBody
 from server.api.tokens import DETOKENIZE_EXPECTED, TOKENIZE_EXPECTED, DetokenizeBody, TokenizeBody
@@ -190,6 +192,16 @@ OPERATIONS: tuple[Operation, ...] = (
         content_type="text/plain",
     ),
     *OPERATOR_OPERATIONS,
+    Operation(
+        method="POST",
+        path="/homebase/whatif",
+        name="forecastPolicy",
+        summary="What other limits would mean: rates, waits, memory, and who would have got in.",
+        answer="The forecast.",
+        answer_schema=build_object("decode_tps", "basis", "ttft_s", "memory", "replay"),
+        body=WhatIfBody,
+        expected=WHAT_IF_EXPECTED,
+    ),
     Operation(
         method="GET",
         path="/openapi.json",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,9 @@ from server.admission.place import Place
 from server.admission.slots import Admission
 from server.api.operator.controls import Controls
 from server.engine.request import EngineRequest
+from server.errors import EngineDead
 from server.events import EngineEvent, Lane, Outcome, Refused
+from server.forecast.what_if import Situation, WhatIf
 from server.metrics.tally import Tally
 from server.policy import Policy
 from server.snapshot import ModelView, Snapshot
@@ -87,6 +89,11 @@ class StreamObserver(Protocol):
         ...
 
 
+async def forecast_nothing(policy: Policy, situation: Situation) -> WhatIf:
+    """Where there is nothing to forecast."""
+    raise EngineDead("Nothing is forecast here: there is no engine.")
+
+
 @dataclass(frozen=True)
 class Services:
     """Everything that the routes use. The callables are asked at each request, so that what they give may change."""
@@ -110,3 +117,5 @@ class Services:
     """Ends one stream; takes its id and by whom, for the log; False when it is already over."""
     came: Callable[[Place], object] = lambda place: None
     """Is told of each request that comes, before it is known whether it is let in."""
+    what_if: Callable[[Policy, Situation], Awaitable[WhatIf]] = forecast_nothing
+    """What another policy would mean; raises Refusal with code `model_loading` until there is a model."""

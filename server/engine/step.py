@@ -131,7 +131,8 @@ class StepRunner:
             self._costs.observe(load, now_s - began_s)
         self._decode_steps[load.sequences] += 1
         emitted = [len(event.token_ids) for event in events if isinstance(event, TokensEmitted)]
-        done = StepDone(now_s, now_s - began_s, load.prefill_tokens, sum(emitted), len(parts), len(emitted))
+        counts = load.prefill_tokens, sum(emitted), len(parts), len(emitted), load.context_tokens
+        done = StepDone(now_s, now_s - began_s, *counts)
         return (done, *events)
 
     def _plan(self, policy: EnginePolicy, events: list[EngineEvent]) -> tuple[Turn, ...]:

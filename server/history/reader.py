@@ -12,7 +12,7 @@ from types import TracebackType
 import msgspec
 
 from server.history.file import explain, open_for_reading
-from server.history.records import ADMITTED, Arrival, BenchRecord, PolicyChangeRecord, RefusalCount, RequestRecord
+from server.history.records import ADMITTED, BenchRecord, PolicyChangeRecord, RefusalCount, RequestRecord
 
 
 class HistoryReader:
@@ -52,10 +52,6 @@ class HistoryReader:
         with self._explained():
             for row in self._connection.execute(query, given):
                 yield _to_request(row)
-
-    def read_arrivals(self, since_s: float, until_s: float = math.inf) -> list[Arrival]:
-        """What a replay is made of: requests whose prompts were counted, oldest first."""
-        return [_to_arrival(each) for each in self.read_requests(since_s, until_s) if each.prompt_tokens is not None]
 
     def count_refusals(
         self, since_s: float, until_s: float = math.inf, *, span_s: float = 3600.0
@@ -98,18 +94,3 @@ _REFUSED = " AND decision <> :admitted"
 
 def _to_request(row: sqlite3.Row) -> RequestRecord:
     return msgspec.convert(dict(row), RequestRecord)
-
-
-def _to_arrival(request: RequestRecord) -> Arrival:
-    return Arrival(
-        time_s=request.arrived_s,
-        session=request.session,
-        parent_session=request.parent_session,
-        lane=request.lane,
-        depth=request.depth,
-        prompt_tokens=request.prompt_tokens or 0,
-        completion_tokens=request.completion_tokens,
-        max_tokens=request.max_tokens,
-        duration_s=request.duration_s,
-        decision=request.decision,
-    )

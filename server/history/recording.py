@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
+from server.errors import HistoryError
 from server.events import AnyNotice, EventRing, PolicyChanged, Refused, StreamEnded
 from server.history.file import find_file
+from server.history.reader import HistoryReader
 from server.history.records import ADMITTED, PolicyChangeRecord, Record, RequestRecord
 from server.history.writer import HistoryWriter
 from server.policy import HistoryPolicy
@@ -20,7 +23,8 @@ class Recording:
     def __init__(self, ring: EventRing, read_policy: Callable[[], HistoryPolicy]) -> None:
         policy = read_policy()
         self._ring = ring
-        self._writer = None if policy.off else HistoryWriter(find_file(policy.path), lambda: read_policy().keep_days)
+        self._path = None if policy.off else find_file(policy.path)
+        self._writer = None if self._path is None else HistoryWriter(self._path, lambda: read_policy().keep_days)
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -34,6 +38,17 @@ class Recording:
         self._unsubscribe()
         if self._writer is not None:
             self._writer.close()
+
+    def read_since(self, since_s: float) -> list[RequestRecord]:
+        """Requests that came after a moment (Unix time), the oldest first: of the file, or where there is none, of the
+        notices that are still known. Reads a file: not for the server's loop.
+        """
+        if self._path is not None:
+            with contextlib.suppress(HistoryError, OSError), HistoryReader(self._path) as reader:
+                return list(reader.read_requests(since_s))
+        records = (record for entry in self._ring.after(0) for record in build_records(entry.notice))
+        found = [record for record in records if isinstance(record, RequestRecord) and record.arrived_s >= since_s]
+        return sorted(found, key=lambda record: record.arrived_s)
 
     def _take(self, notice: AnyNotice) -> None:
         assert self._writer is not None

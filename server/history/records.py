@@ -98,22 +98,6 @@ class BenchRecord(msgspec.Struct, frozen=True, kw_only=True):
 Record = RequestRecord | PolicyChangeRecord | BenchRecord
 
 
-class Arrival(msgspec.Struct, frozen=True):
-    """What a replay of past requests under another policy needs to know of one."""
-
-    time_s: float
-    session: str
-    parent_session: str | None
-    lane: Lane
-    depth: int
-    prompt_tokens: int
-    completion_tokens: int
-    """0 for one that was refused."""
-    max_tokens: int | None
-    duration_s: float
-    decision: str
-
-
 class RefusalCount(msgspec.Struct, frozen=True):
     """How often one code refused in one span of time."""
 

@@ -9,6 +9,7 @@ import mlx.core as mx
 import msgspec
 
 from server.memory_plan import MemoryPlan, StreamCost, find_budget
+from server.step_reads import StepReads, TimedSteps
 
 
 @runtime_checkable
@@ -174,6 +175,12 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """Memory that a program should not exceed on this device; 0 when nothing says so."""
     fingerprint: str = ""
     """What tells the weights, the drafter's with them, from others, as they were before they were read."""
+    reads: StepReads = StepReads()
+    """What a decode step reads."""
+    timed: TimedSteps = TimedSteps()
+    """What steps took when it was loaded."""
+    bandwidth_bps: float = 0.0
+    """Bytes per second that the device reads, measured then; 0 when it was not."""
 
     def plan_memory(self, memory_budget_gib: float) -> MemoryPlan:
         """What a budget leaves for streams beside this model; a negative one is what the device allows."""

@@ -15,10 +15,11 @@ from server.models.cache import ModelFacts, ServedModel
 from server.models.fingerprint import fingerprint_weights
 from server.models.flash_next.checkpoint import load_flash_next
 from server.models.flash_next.config import DRAFTER_TYPES, MODEL_TYPES
-from server.models.flash_next.served import ServedFlashNext, measure_stream
+from server.models.flash_next.served import ServedFlashNext, measure_reads, measure_stream
 from server.models.flash_next.sources import check_drafter
 from server.models.folder import EMBEDDED, model_name, read_config, resolve_model_folder
-from server.models.scheduling import schedule_as_batch
+from server.models.probe import measure_bandwidth, time_steps
+from server.models.scheduling import OneCore, schedule_as_batch
 from server.models.tensor_files import scan_checkpoint
 from server.models.weights import name_dtype
 from server.models.zoo import FAULTS, ServedZoo, load_zoo, one_line
@@ -45,6 +46,7 @@ def load_model(path: str, dtype: str, folder: Path | None = None, drafter: Path 
     raw = read_config(folder)
     tensors = scan_checkpoint(folder)
     kept = choose_dtype(dtype)
+    core = OneCore(hold_s=0.0)
     if mx.default_device() == mx.cpu:
         schedule_as_batch()
     facts = _begin_facts(path, folder, raw, fingerprint_weights(folder, drafter))
@@ -55,7 +57,7 @@ def load_model(path: str, dtype: str, folder: Path | None = None, drafter: Path 
         if any(name.startswith("mtp.") or ".mtp." in name for name in tensors):
             facts = msgspec.structs.replace(facts, no_mtp_because=UNUSED_HEAD)
         model = load_zoo(folder, raw, kept, facts)
-    _rehearse(model)
+    _rehearse(model, core)
     return model
 
 
@@ -87,14 +89,20 @@ def _load_flash_next(
         has_mtp=loaded.has_mtp,
         stream_bytes=cost.fixed_bytes,
         token_bytes=cost.token_bytes,
+        reads=measure_reads(loaded.model),
     )
     return ServedFlashNext(loaded.model, complete)
 
 
-def _rehearse(model: ServedFlashNext | ServedZoo) -> None:
-    """Find what this device cannot do now, and not when a client waits."""
+def _rehearse(model: ServedFlashNext | ServedZoo, core: OneCore) -> None:
+    """Find what this device cannot do now, and not when a client waits; and how long it takes for what it can."""
     try:
         model.rehearse()
+        core.settle()  # as the engine runs its steps
+        try:
+            model.note_times(time_steps(model, model.build_far if isinstance(model, ServedFlashNext) else None))
+        finally:
+            core.settle()
     except FAULTS as fault:
         facts = model.facts
         raise ModelUnsupported(
@@ -145,6 +153,7 @@ def _begin_facts(path: str, folder: Path, raw: dict[str, Any], fingerprint: str)
         embedded=path == EMBEDDED,
         device_bytes=_find_device_bytes(),
         fingerprint=fingerprint,
+        bandwidth_bps=measure_bandwidth(),
     )
 
 

@@ -23,6 +23,7 @@ from server.errors import CheckpointInvalid, ModelUnsupported
 from server.models.cache import FixedPart, Forward, ModelFacts, RowArrays, Segment
 from server.models.weights import count_bytes, name_arrays, name_dtype
 from server.models.zoo_store import export_rows, export_whole, has_rows, measure_cache, restore_rows, restore_whole
+from server.step_reads import StepReads, TimedSteps
 
 CONTEXT_FIELDS = (
     "max_position_embeddings",
@@ -183,7 +184,17 @@ class ServedZoo:
             self._facts,
             stream_bytes=sum(cost.fixed_bytes for cost in costs),
             token_bytes=sum(cost.token_bytes for cost in costs),
+            reads=StepReads(
+                dense_bytes=self._facts.weights_bytes,
+                context_bytes=sum(cost.token_bytes for cost in costs),
+                state_bytes=sum(cost.fixed_bytes for cost in costs),
+                is_packed=False,
+            ),
         )
+
+    def note_times(self, timed: TimedSteps) -> None:
+        """Keep with the facts what steps took."""
+        self._facts = msgspec.structs.replace(self._facts, timed=timed)
 
     def forward(self, segments: Sequence[Segment]) -> Forward:
         """Append each segment's tokens to its state, one segment after the other."""

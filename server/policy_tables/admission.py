@@ -159,7 +159,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "stream in flight would fall below. 0 asks for no forecast.",
             Effect.NEXT_DECISION,
             unit="tok/s",
-            enforced=False,
             ge=0,
             le=10_000,
         ),
@@ -199,7 +198,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "its User-Agent begins with. It may set max_in_flight, max_concurrent, max_depth, max_context_tokens, "
             "limit_behavior and refusal_status.",
             Effect.NEXT_DECISION,
-            enforced=False,
             allowed="up to 64 tables like [policy.clients.codex]",
             max_length=64,
         ),

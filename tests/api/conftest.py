@@ -28,7 +28,7 @@ from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.api.app import build_app
 from server.api.operator.controls import Controls
-from server.api.services import Services
+from server.api.services import Services, forecast_nothing
 from server.engine.dispatch import Dispatcher
 from server.engine.request import EngineRequest
 from server.errors import EngineDead, InvalidRequest, ParentGone, StreamStopped
@@ -230,6 +230,7 @@ class Rig:
     done: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """What an operator did, and who it was."""
     is_over: bool = False
+    what_if: Callable[..., Any] = forecast_nothing
 
     @property
     def client(self) -> TestClientProtocol:
@@ -374,6 +375,7 @@ def build_rig() -> Rig:
             is_over=lambda: rig.is_over,
         ),
         came=cascade.came,
+        what_if=lambda policy, situation: rig.what_if(policy, situation),
     )
     rig.app = build_app(services)
     return rig

@@ -94,6 +94,13 @@ def test_step_counts_add_up(rig: Rig, ask: RequestMaker) -> None:
     assert all(event.seconds > 0 for event in done)
 
 
+def test_a_step_tells_how_long_the_contexts_of_those_that_decode_are(rig: Rig, ask: RequestMaker) -> None:
+    rig.start()
+    rig.run(ask("a", prompt=30, max_tokens=4))
+    done = [event for event in rig.events() if isinstance(event, StepDone) and not event.prefill_tokens]
+    assert [event.context_tokens for event in done] == [30, 31, 32]
+
+
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), SAMPLED])
 def test_a_sequence_gets_the_tokens_that_it_gets_alone(rig: Rig, ask: RequestMaker, sampling: Sampling) -> None:
     lengths = {"a": (5, 40), "b": (33, 25), "c": (1, 30), "d": (70, 12)}

@@ -56,24 +56,6 @@ def test_refusals_alone_and_by_code_over_time(build_request: BuildRequest, path:
         ]
 
 
-def test_arrivals_for_a_replay_leave_out_prompts_that_were_never_counted(
-    build_request: BuildRequest, path: Path
-) -> None:
-    fill(
-        path,
-        build_request(1, session="p", completion_tokens=7, duration_s=2.5, max_tokens=50),
-        build_request(
-            2, session="c", parent_session="p", lane="child", depth=1, decision="in_flight_full", outcome=None
-        ),
-        build_request(3, prompt_tokens=None, decision="in_flight_full", outcome=None),
-    )
-    with HistoryReader(path) as reader:
-        first, second = reader.read_arrivals(0.0)
-    assert (first.time_s, first.session, first.prompt_tokens) == (1001.0, "p", 100)
-    assert (first.completion_tokens, first.max_tokens, first.duration_s) == (7, 50, 2.5)
-    assert (second.lane, second.depth, second.parent_session, second.decision) == ("child", 1, "p", "in_flight_full")
-
-
 def test_acceptance_is_over_the_whole_stream(build_request: BuildRequest) -> None:
     assert build_request(drafted_tokens=8, accepted_tokens=6).acceptance_ratio == 0.75
     assert build_request().acceptance_ratio is None

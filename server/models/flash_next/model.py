@@ -70,6 +70,11 @@ class FlashNext(nn.Module):
         """The head that drafts for it; None when the checkpoint has none."""
         return self._drafter
 
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a number in its states' rows."""
+        return self._dtype.size
+
     def build_state(self) -> FlashNextState:
         """An empty state for a new sequence."""
         config = self.config

@@ -1,0 +1,1 @@
+"""What decode rates and waits are to be expected, if streams were other than they are. Imports no MLX."""
