@@ -11,7 +11,7 @@ import contextlib
 import gc
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
-from server.errors import EngineStalled, ServerEnding, StartupError
+from server.errors import EngineStalled, ServerEnding, StartupError, StreamStopped
 from server.events import EngineDied, EngineEvent, EventRing
 from server.machine import read_machine_bytes, read_resident_bytes
 from server.metrics.observers import Observers
@@ -33,8 +33,9 @@ from server.model_state import ModelState, describe_fetch, explain_load_fault
 from server.models.fetch import fetch_model
 from server.models.folder import EMBEDDED, HubId, find_drafter, find_model, model_name, read_config
 from server.policy_store import PolicyStore
-from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot
+from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
+from server.upstreams.upstreams import Upstreams
 
 if TYPE_CHECKING:
     from server.engine.engine import Engine
@@ -54,7 +55,8 @@ class Core:
     def __init__(self, store: PolicyStore, ring: EventRing, show: Callable[[Snapshot], object]) -> None:
         policy = store.state.policy
         self.host, self.port = policy.server.host, policy.server.port
-        self._asked, self._place = policy.model, find_model(policy.model.path)
+        self._asked = policy.model
+        self._place = find_model(policy.model.path) if policy.model.path else None
         if isinstance(self._place, Path):
             read_config(self._place)
         self._store, self._show = store, show
@@ -62,11 +64,12 @@ class Core:
         self._tally = Tally()
         self._observers = Observers(self._telemetry, self._tally)
         self._stream_changed = asyncio.Event()
+        self._upstreams = Upstreams(lambda: self._store.state.policy.upstreams)
         self._admission = Admission(
-            self._telemetry.streams, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
+            self._list_admitted, read_memory=lambda: self._model.plan_memory(self._store.state.policy)
         )
         self._model = ModelState(
-            model_name(policy.model.path),
+            model_name(policy.model.path) if policy.model.path else "",
             str(self._place) if isinstance(self._place, Path) else policy.model.path,
             policy.model.path == EMBEDDED,
             ring.publish,
@@ -88,6 +91,7 @@ class Core:
                 admission=self._admission,
                 dispatcher=self._find_dispatcher,
                 telemetry=self._observers,
+                upstreams=self._upstreams,
                 tally=self._tally,
                 build_snapshot=self.build_snapshot,
                 stop_stream=self.stop_stream,
@@ -96,8 +100,11 @@ class Core:
 
     async def load(self) -> None:
         """Load model and tokenizer; a failure is the model's state from then on, and the server stays up."""
+        if self._place is None:
+            log.info("no model is served here: [model] path is empty")
+            return
         try:
-            facts, codec, device = await self._load()
+            facts, codec, device = await self._load(self._place)
         except Exception as error:  # the engine's edge: whatever a checkpoint can do to the libraries that read it
             reason = explain_load_fault(error)
             self._model.fail(reason)
@@ -142,17 +149,28 @@ class Core:
                 memory_budget_bytes=self._model.plan_memory(self._store.state.policy).budget_bytes,
                 promised_bytes=self._admission.promised_bytes,
                 answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
+                upstreams=self._upstreams.views(),
                 memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
             )
         )
 
     def stop_stream(self, stream_id: str, by: str = "the operator") -> bool:
         """End one stream, by whom is logged; False when it is already over."""
-        if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
+        if not self._stop(stream_id):
             return False
-        self._dispatcher.cancel(stream_id)
         log.info("stopped by %s", by, extra={"request_id": stream_id})
         return True
+
+    def _stop(self, stream_id: str) -> bool:
+        if self._dispatcher is not None and stream_id in self._dispatcher.open_ids:
+            self._dispatcher.cancel(stream_id)
+            return True
+        stopped = StreamStopped("This stream was stopped at the server before it was complete.")
+        return self._upstreams.stop(stream_id, stopped)
+
+    def _list_admitted(self) -> Sequence[StreamView]:
+        """Streams that have a slot, or had."""
+        return tuple(stream for stream in self._telemetry.streams() if stream.has_slot)
 
     def drain(self) -> None:
         """Take nothing new."""
@@ -164,11 +182,13 @@ class Core:
         """Tell every open stream that this is the end, without waiting for the engine, and wait until all have."""
         if self._dispatcher is not None:
             self._dispatcher.close(ServerEnding())
+        self._upstreams.flights.close(ServerEnding())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._telemetry.open_streams:
                     self._stream_changed.clear()
                     await self._stream_changed.wait()
+        await self._upstreams.close()
 
     async def stop_engine(self, timeout_s: float) -> bool:
         """End the engine thread; False when a step, or the load, is still running after the time."""
@@ -193,11 +213,11 @@ class Core:
         self._model.look()
         return await fetch_model(place, report)
 
-    async def _load(self) -> tuple[ModelFacts, TextCodec, str]:
-        folder = await self._find(self._place)
+    async def _load(self, place: Path | HubId) -> tuple[ModelFacts, TextCodec, str]:
+        folder = await self._find(place)
         drafts_from = find_drafter(self._asked.draft_path)
         drafter = await self._find(drafts_from) if drafts_from is not None else None
-        if isinstance(self._place, HubId) or isinstance(drafts_from, HubId):
+        if isinstance(place, HubId) or isinstance(drafts_from, HubId):
             self._model.found(folder)
         engine_type, load_model, load_codec, describe_device = await asyncio.to_thread(_import_libraries)
         loop = asyncio.get_running_loop()

@@ -43,6 +43,7 @@ from server.snapshot import (
     ServerState,
     Snapshot,
     StreamView,
+    UpstreamView,
 )
 
 FINISHED_SHOWN_S = 8.0
@@ -77,6 +78,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     promised_bytes: int = 0
     answers_strangers: bool = False
     memory_is_full: bool = False
+    upstreams: tuple[UpstreamView, ...] = ()
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -93,6 +95,8 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     max_tokens: int
     context_limit_tokens: int
     streaming: bool
+    upstream: str = ""
+    governed: bool = False
 
 
 @dataclass(slots=True)
@@ -117,6 +121,8 @@ class _Stream:
     outcome: Outcome | None = None
     outcome_detail: str = ""
     ended_s: float | None = None
+    told_ratio: float = 1.0
+    """Tokens that an upstream told at its end, over those that were counted as they came."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -162,8 +168,10 @@ class Telemetry:
         context_limit_tokens: int,
         streaming: bool,
         key: str = "",
+        upstream: str = "",
+        governed: bool = False,
     ) -> None:
-        """Begin to follow a stream that was just admitted."""
+        """Begin to follow a stream that was just admitted, or sent to an upstream."""
         now = self._clock()
         identity = StreamIdentity(
             session=session,
@@ -177,6 +185,8 @@ class Telemetry:
             max_tokens=max_tokens,
             context_limit_tokens=context_limit_tokens,
             streaming=streaming,
+            upstream=upstream,
+            governed=governed,
         )
         self._open[request_id] = _Stream(
             identity,
@@ -185,8 +195,32 @@ class Telemetry:
             prefill_done_tokens=cached_tokens,
             cached_tokens=cached_tokens,
         )
-        self._engine.took(request_id, now)
+        if not upstream:
+            self._engine.took(request_id, now)
         self._on_change()
+
+    def upstream_said(self, request_id: str, tokens: int) -> None:
+        """An upstream's answer has grown by so many tokens, counted as events."""
+        stream = self._open.get(request_id)
+        if stream is not None and tokens:
+            stream.prefill_done_tokens = stream.identity.prompt_tokens
+            self._add_tokens(stream, tokens, self._clock())
+
+    def upstream_told(
+        self, request_id: str, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None
+    ) -> None:
+        """What an upstream says that a request has cost: that is the truth. None leaves what is known."""
+        stream = self._open.get(request_id)
+        if stream is None:
+            return
+        if prompt_tokens is not None:
+            stream.identity = msgspec.structs.replace(stream.identity, prompt_tokens=prompt_tokens)
+            stream.prefill_done_tokens = prompt_tokens
+        if cached_tokens is not None:
+            stream.cached_tokens = cached_tokens
+        if completion_tokens:
+            stream.told_ratio *= completion_tokens / max(1, stream.completion_tokens)
+            stream.completion_tokens = completion_tokens
 
     def fold(self, events: tuple[EngineEvent, ...]) -> None:
         """Take in what one engine step did. Events of streams that are over, or never were, change no stream."""
@@ -276,6 +310,7 @@ class Telemetry:
             rates=self._engine.rates(now),
             engine=self._engine.view(facts, now),
             answers_strangers=facts.answers_strangers,
+            upstreams=facts.upstreams,
         )
 
     def _admission(self, facts: ServerFacts) -> AdmissionView:
@@ -316,12 +351,15 @@ class Telemetry:
             return
         if stream.first_token_s is not None:  # the first one comes of the prompt, by no decode step
             stream.rounds.add(event.drafted_tokens, event.accepted_tokens, len(event.token_ids))
+        self._add_tokens(stream, len(event.token_ids), event.at_s)
+
+    def _add_tokens(self, stream: _Stream, tokens: int, at_s: float) -> None:
         stream.phase = "decode"
-        stream.first_token_s = event.at_s if stream.first_token_s is None else stream.first_token_s
-        stream.completion_tokens += len(event.token_ids)
-        stream.tokens.add(event.at_s, len(event.token_ids))
-        stream.history.add(event.at_s, len(event.token_ids))
-        stream.progress_s = event.at_s
+        stream.first_token_s = at_s if stream.first_token_s is None else stream.first_token_s
+        stream.completion_tokens += tokens
+        stream.tokens.add(at_s, tokens)
+        stream.history.add(at_s, tokens)
+        stream.progress_s = at_s
 
 
 class _EngineFold:
@@ -437,6 +475,9 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         history, decode_tps = stream.history.history(now), stream.tokens.rate(now)
     else:
         history, decode_tps = stream.history.close()
+    if stream.told_ratio != 1.0:
+        history = tuple(value * stream.told_ratio for value in history)
+        decode_tps = None if decode_tps is None else decode_tps * stream.told_ratio
     return StreamView(
         id=request_id,
         session=identity.session,
@@ -470,4 +511,6 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         acceptance_ratio=stream.rounds.acceptance(),
         acceptance_by_depth=stream.rounds.acceptance_by_depth(),
         tokens_per_step=stream.rounds.tokens_per_step(),
+        upstream=identity.upstream,
+        governed=identity.governed,
     )

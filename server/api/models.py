@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from quart import Quart, Response
 
-from server.api.generation.plan import check_model
+from server.api.generation.plan import check_model, is_served
 from server.api.services import Services
 from server.snapshot import ModelView
+from server.upstreams.routing import list_names
 
 OWNER = "homebase-console"
 
@@ -20,12 +22,14 @@ def add_models(app: Quart, services: Services) -> None:
     created_s = int(time.time())
 
     async def list_models() -> Response:
-        return _answer({"object": "list", "data": [_describe(services.read_model(), created_s)]})
+        return _answer({"object": "list", "data": list(_list_all(services, created_s))})
 
     async def show_model(model_id: str) -> Response:
+        other = next((each for each in _list_others(services, created_s) if each["id"] == model_id), None)
         model = services.read_model()
-        check_model(model_id, model)
-        return _answer(_describe(model, created_s))
+        if other is None:
+            check_model(model_id, model)
+        return _answer(other or _describe(model, created_s))
 
     app.add_url_rule("/v1/models", view_func=list_models, methods=["GET"])
     app.add_url_rule("/v1/models/<path:model_id>", view_func=show_model, methods=["GET"])
@@ -48,6 +52,24 @@ def _describe(model: ModelView, created_s: int) -> dict[str, Any]:
         "max_output_tokens": None if limit is None else limit - 1,
         "state": model.state,
     }
+
+
+def _list_all(services: Services, created_s: int) -> Iterator[dict[str, Any]]:
+    """Our own model, and what else may be asked for."""
+    model = services.read_model()
+    if model.state != "none":
+        yield _describe(model, created_s)
+    yield from _list_others(services, created_s)
+
+
+def _list_others(services: Services, created_s: int) -> Iterator[dict[str, Any]]:
+    """Aliases, and the models of upstreams that are named; of theirs nothing more is known."""
+    policy, model = services.read_policy(), services.read_model()
+    for name in list_names(lambda asked: is_served(asked, model), policy.aliases, policy.upstreams):
+        if name.upstream is None:
+            yield {**_describe(model, created_s), "id": name.name}
+        else:
+            yield {"id": name.name, "object": "model", "created": created_s, "owned_by": name.upstream.name}
 
 
 def _answer(document: dict[str, Any]) -> Response:

@@ -13,6 +13,7 @@ from server.metrics.tally import Tally
 from server.policy import Policy
 from server.snapshot import ModelView, Snapshot
 from server.text.tokenizer import TextCodec
+from server.upstreams.upstreams import Upstreams
 
 
 class TokenStream(Protocol):
@@ -59,8 +60,20 @@ class StreamObserver(Protocol):
         context_limit_tokens: int,
         streaming: bool,
         key: str = "",
+        upstream: str = "",
+        governed: bool = False,
     ) -> None:
-        """A request was admitted and is with the engine."""
+        """A request was admitted and is with the engine, or with an upstream."""
+        ...
+
+    def upstream_said(self, request_id: str, tokens: int) -> None:
+        """An upstream's answer has grown by so many tokens."""
+        ...
+
+    def upstream_told(
+        self, request_id: str, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None
+    ) -> None:
+        """What an upstream says that a request has cost."""
         ...
 
     def stream_ended(self, request_id: str, outcome: Outcome, detail: str = "") -> None:
@@ -85,6 +98,7 @@ class Services:
     admission: Admission
     dispatcher: Callable[[], StreamDispatcher]
     telemetry: StreamObserver
+    upstreams: Upstreams
     tally: Tally
     """Is told by `telemetry`; the routes only read it."""
     build_snapshot: Callable[[], Snapshot]

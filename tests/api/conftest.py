@@ -27,7 +27,7 @@ from server.api.app import build_app
 from server.api.services import Services
 from server.engine.dispatch import Dispatcher
 from server.engine.request import EngineRequest
-from server.errors import EngineDead, InvalidRequest
+from server.errors import EngineDead, InvalidRequest, StreamStopped
 from server.events import (
     EngineDied,
     EngineEvent,
@@ -52,10 +52,13 @@ from server.text.markup import NO_MARKUP, Markers, Markup
 from server.text.thinking import plan_thinking
 from server.text.tokenizer import EncodedPrompt, TextCodec
 from server.text.tools import Tool
+from server.upstreams.upstreams import Upstreams
 
 STOP_ID = 256
 LIMIT = 4096
 CHAT = "/v1/chat/completions"
+ENVIRONMENT: dict[str, str] = {}
+"""In which upstreams' keys are looked up."""
 
 
 def build_byte_tokenizer() -> Tokenizer:
@@ -215,6 +218,7 @@ class Rig:
     telemetry: Telemetry
     ring: EventRing
     codec: ByteCodec
+    upstreams: Upstreams
     policy: Policy = field(default_factory=Policy)
     model: ModelView | None = None
     state: ServerState = "serving"
@@ -249,7 +253,7 @@ class Rig:
         dispatcher = self.engine.dispatcher
         assert dispatcher is not None
         if stream_id not in dispatcher.open_ids:
-            return False
+            return self.upstreams.stop(stream_id, StreamStopped("This stream was stopped at the server."))
         dispatcher.cancel(stream_id)
         return True
 
@@ -270,6 +274,7 @@ class Rig:
                 engine_error=self.engine.dead,
                 resident_bytes=1,
                 machine_bytes=2,
+                upstreams=self.upstreams.views(),
             )
         )
 
@@ -325,7 +330,8 @@ def build_rig() -> Rig:
     tally = Tally()
     observers = Observers(telemetry, tally)
     dispatcher = engine.dispatcher = Dispatcher(engine, observers.fold)
-    rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, model=build_model_view())
+    upstreams = Upstreams(lambda: rig.policy.upstreams, ENVIRONMENT)
+    rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, upstreams, model=build_model_view())
     services = Services(
         read_policy=lambda: rig.policy,
         read_model=lambda: rig.read_model(),
@@ -333,6 +339,7 @@ def build_rig() -> Rig:
         admission=admission,
         dispatcher=lambda: dispatcher,
         telemetry=observers,
+        upstreams=rig.upstreams,
         tally=tally,
         build_snapshot=rig.build_snapshot,
         stop_stream=lambda stream_id, by: rig.stop_stream(stream_id),

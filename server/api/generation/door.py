@@ -28,6 +28,7 @@ from server.events import Lane, Refused
 from server.snapshot import ModelView
 from server.text.pool import TextPool
 from server.text.tokenizer import EncodedPrompt, TextCodec
+from server.upstreams.routing import resolve_alias
 
 T = TypeVar("T")
 
@@ -106,7 +107,8 @@ class Door:
             error.param = asked.prompt_name
             raise
         except Refusal as refusal:
-            self._count(refusal, knock, len(prompt.token_ids) if prompt else None)
+            if not refusal.overflow:
+                self._count(refusal, knock, len(prompt.token_ids) if prompt else None)
             raise
 
     async def encode(self, asked: Asked) -> tuple[int, ...]:
@@ -119,13 +121,17 @@ class Door:
 
     async def decode_ids(self, model: str | None, token_ids: tuple[int, ...]) -> str:
         """The text of token ids. Raises UnknownModel, InvalidRequest for an id out of range, Refusal while loading."""
-        check_model(model, self._services.read_model())
+        check_model(self._resolve(model), self._services.read_model())
         codec = self._services.text()
         return await self._pool.run(lambda: codec.decode(token_ids))
 
+    def _resolve(self, model: str | None) -> str | None:
+        """What an alias stands for."""
+        return resolve_alias(model, self._services.read_policy().aliases) if model else model
+
     def _look_at(self, asked: Asked) -> Knock:
         model = self._services.read_model()
-        check_model(asked.model, model)
+        check_model(self._resolve(asked.model), model)
         caller, prompt = asked.caller, asked.prompt
         turns = prompt.turns if isinstance(prompt, ChatPrompt) else ()
         if isinstance(prompt, ChatPrompt) and not turns:
