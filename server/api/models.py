@@ -63,13 +63,14 @@ def _list_all(services: Services, created_s: int) -> Iterator[dict[str, Any]]:
 
 
 def _list_others(services: Services, created_s: int) -> Iterator[dict[str, Any]]:
-    """Aliases, and the models of upstreams that are named; of theirs nothing more is known."""
+    """Aliases, and the models of upstreams that are named, whose limits are not known."""
     policy, model = services.read_policy(), services.read_model()
     for name in list_names(lambda asked: is_served(asked, model), policy.aliases, policy.upstreams):
         if name.upstream is None:
             yield {**_describe(model, created_s), "id": name.name}
         else:
-            yield {"id": name.name, "object": "model", "created": created_s, "owned_by": name.upstream.name}
+            unknown = dict.fromkeys(("context_length", "max_model_len", "max_output_tokens"))
+            yield {"id": name.name, "object": "model", "created": created_s, "owned_by": name.upstream.name, **unknown}
 
 
 def _answer(document: dict[str, Any]) -> Response:

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
-import httpx
 import msgspec
 
 from server.errors import HomebaseError, UpstreamError, UpstreamFailed, UpstreamSilent
 from server.policy import UpstreamPolicy
 from server.upstreams.headers import build_response_headers
 from server.upstreams.health import Health
+from server.upstreams.http_library import httpx
 
 T = TypeVar("T")
 
@@ -68,7 +68,8 @@ class Exchange:
         request = httpx.Request(
             "POST",
             f"{upstream.base_url.rstrip('/')}{outgoing.path}",
-            headers=outgoing.headers,
+            # What is no ASCII goes on in UTF-8, as it came; the library would raise.
+            headers=[(name.encode(), value.encode()) for name, value in outgoing.headers.items()],
             content=outgoing.body,
             extensions={"timeout": build_timeout(upstream).as_dict()},
         )

@@ -9,14 +9,13 @@ import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 
-import httpx
-
 from server.errors import HomebaseError, UpstreamUnavailable
 from server.policy import UpstreamPolicy
 from server.snapshot import UpstreamView
 from server.upstreams.exchange import Exchange, explain_fault, say_time
 from server.upstreams.flights import Flights
 from server.upstreams.health import Health
+from server.upstreams.http_library import httpx
 
 LOOK_TIMEOUT_S = 10.0
 """For an upstream to say which models it has. Some are slow to answer anything while they read a long prompt."""

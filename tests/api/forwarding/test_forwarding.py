@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
+
+from server.upstreams import breaker, health
 
 BODY = (
     b'{ "model" : "far",  "stream":true, "messages":[{"role":"user","content":"say \\u00e9 \\"model\\""}], "x": 1e2 }'
@@ -124,6 +128,64 @@ async def test_no_key_and_no_hop_of_the_client_goes_on(
     for name in ("user-agent", "anthropic-version", "anthropic-beta", "x-claude-code-session-id"):
         assert got[name] == sent[name]
     assert not {"x-forwarded-for", "x-hop", "te"} & got.keys()
+
+
+async def test_headers_that_are_no_ascii_pass_both_ways(rig: Any, upstream: Any, one: Any, port: int) -> None:
+    one()
+
+    async def answer(visit: Any) -> None:
+        await visit.answer(200, {}, "x-their: grüße 日本")
+
+    upstream.script = answer
+    async with httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        got = await client.post(url, content=BODY, headers={b"x-title": "grüße 日本".encode()})
+    assert got.status_code == 200
+    assert upstream.only.headers["x-title"].encode("latin-1").decode() == "grüße 日本"
+    assert next(value for name, value in got.headers.raw if name == b"x-their").decode() == "grüße 日本"
+
+
+async def test_nothing_is_taken_from_the_environment_but_the_key(
+    rig: Any, upstream: Any, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password mine\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    one()
+    assert (await rig.post(BODY)).status_code == 200
+    assert "authorization" not in upstream.only.headers
+
+
+async def test_it_is_looked_at_while_it_is_in_use_and_comes_back_by_itself(
+    rig: Any, upstream: Any, one: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "LOOK_S", 0.01)
+    monkeypatch.setattr(health, "LEAST_LOOK_S", 0.01)
+    monkeypatch.setattr(breaker, "OPEN_S", 0.05)
+    monkeypatch.setattr(rig.upstreams, "_environment", {"FAR_KEY": "secret"})
+    one(api_key_env="FAR_KEY")
+    speak, seen = upstream.script, []
+
+    async def fault(visit: Any) -> None:
+        seen.append((visit.method, visit.target, visit.headers.get("authorization")))
+        await visit.answer(500, {})
+
+    def state() -> str:
+        return rig.build_snapshot().upstreams[0].state
+
+    upstream.script = fault
+    await read(await rig.post(BODY))
+    await rig.until(lambda: state() == "down")
+    assert ("GET", "/v1/models", "Bearer secret") in seen
+    assert len(upstream.visits) == 1, "looks alone have found out"
+    upstream.script = speak
+    await rig.until(lambda: state() == "up")
+    looks = upstream.looks
+    await rig.until(lambda: upstream.looks > looks)
+    monkeypatch.setattr(health, "IN_USE_S", 0.0)
+    await rig.until(lambda: rig.upstreams._watches["far-away"].done())
 
 
 async def test_the_key_is_in_the_header_of_the_dialect(
