@@ -14,6 +14,9 @@ CHARS_A_TOKEN = 4
 """Of a prompt whose tokenizer is another server's: what vendors name for English text. The usage that the server
 reports takes its place."""
 
+MOST_TOKENS = 2**31
+"""Of an answer; a larger number is taken for this one."""
+
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 _VALUE = re.compile(rb'\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
 _ENCODED = re.compile(rb"[A-Za-z0-9+/]{2000,}={0,2}")
@@ -68,7 +71,7 @@ def read_asking(body: bytes) -> Asking | None:
     return Asking(
         model=found.model,
         is_streaming=bool(found.stream),
-        max_tokens=found.max_completion_tokens or found.max_output_tokens or found.max_tokens,
+        max_tokens=_bound(found.max_completion_tokens or found.max_output_tokens or found.max_tokens),
         prompt_tokens=sum(_count_chars(bytes(part)) for part in prompt) // CHARS_A_TOKEN,
         system_text=_read_text(found.system or found.instructions) or _first(said, "system", "developer"),
         first_user_text=_first(said, "user") or bytes(found.prompt)[:1000].decode("utf-8", "replace"),
@@ -85,6 +88,11 @@ def rename_model(body: bytes, model: str) -> bytes:
     if not parts:
         raise InvalidRequest("`model` must be a string.", param="model")
     return b"".join((*parts, body[at:]))
+
+
+def _bound(asked: int | None) -> int | None:
+    """What can be reckoned with and shown; what is odd about it is its server's to say."""
+    return None if asked is None else min(max(0, asked), MOST_TOKENS)
 
 
 def _find_model(body: bytes) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,9 @@ Kind = Literal["chat", "completions", "responses", "messages", "count"]
 LINE_MOST_BYTES = 1024 * 1024
 """A longer line is passed on in parts. The end of a response repeats all of it in one line."""
 
+MOST_TOKENS = 2**31
+"""A count that is larger is none, and could not be written into a snapshot."""
+
 
 class Usage(msgspec.Struct, frozen=True):
     """Token counts as the upstream told them; None what it did not."""
@@ -188,4 +191,4 @@ def _merge(known: Usage, told: dict[str, Any]) -> Usage:
 
 def _count(told: dict[str, Any], name: str) -> int | None:
     value = told.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_TOKENS else None

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from server.admission.sessions import make_printable
 from server.admission.slots import Permit
 from server.api.services import StreamObserver
 from server.errors import HomebaseError, ServerEnding, StreamStopped
 from server.events import Outcome
 from server.upstreams.exchange import Exchange
 from server.upstreams.meter import Meter
+
+TOLD_CHARS = 200
+"""Of an upstream's own words on what went wrong."""
 
 
 class Flight:
@@ -51,7 +55,7 @@ class Flight:
         """The answer is whole: it ends as the upstream said."""
         usage = self.meter.usage
         self._observer.upstream_told(self.request_id, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-        error = self.meter.error
+        error = make_printable(self.meter.error, TOLD_CHARS)
         self._end(self.meter.outcome or "stop", f"the upstream said: {error}" if error else "")
 
     def fail(self, error: HomebaseError) -> None:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from quart import Response
 
+from server.admission.sessions import make_printable
 from server.api.forwarding.admitting import admit_governed, find_identity
 from server.api.forwarding.call import KINDS, Call
 from server.api.forwarding.failing import answer_failure, build_error_event
 from server.api.forwarding.flight import Flight
 from server.api.generation.asked import Caller
 from server.api.generation.door import LARGE_BODY_BYTES
-from server.api.generation.plan import cut_name, is_served
+from server.api.generation.plan import MODEL_CHARS, cut_name, is_served
 from server.api.json_shape import check_shape
 from server.api.services import Services
 from server.errors import HomebaseError, Refusal, UnknownModel, UpstreamError
@@ -127,7 +128,7 @@ class Forwarding:
             lane=identity.lane,
             client=identity.client,
             key=identity.key,
-            model=cut_name(route.model),
+            model=make_printable(route.model, MODEL_CHARS),
             prompt_tokens=asking.prompt_tokens,
             cached_tokens=0,
             max_tokens=asking.max_tokens or 0,

@@ -314,6 +314,30 @@ async def test_the_metrics_count_by_upstream_and_know_no_name_of_a_client(rig: A
     assert (view.state, view.requests_total, view.failures_total, view.in_flight) == ("failing", 2, 1, 0)
 
 
+@pytest.mark.parametrize("governed", [False, True])
+@pytest.mark.parametrize("tokens", [-1, 0, 2**63, 10**30])
+async def test_no_number_and_no_text_of_either_side_breaks_the_snapshot(
+    rig: Any, upstream: Any, one: Any, tokens: int, governed: bool
+) -> None:
+    one(["*"], governed=governed)
+
+    async def answer(visit: Any) -> None:
+        await visit.head()
+        await visit.event({"choices": [{"delta": {"content": "a"}}]})
+        await visit.event({"usage": {"prompt_tokens": tokens, "completion_tokens": tokens}})
+        await visit.event({"error": {"message": "\x1b[2J"}})
+        await visit.end()
+
+    upstream.script = answer
+    body = {"model": "\x1b[2J", "stream": True, "max_tokens": tokens, "messages": []}
+    await read(await rig.post(body))
+    assert (await rig.client.get("/homebase/snapshot")).status_code == 200
+    (row,) = rig.streams()
+    assert (row.outcome, row.outcome_detail) == ("failed", "the upstream said: \\x1b[2J")
+    assert row.model == "\\x1b[2J"
+    assert rig.admission.in_flight == 0
+
+
 async def test_a_body_that_cannot_be_read_gets_our_own_words(rig: Any, one: Any) -> None:
     one(["*"])
     for body, told in ((b"{", "not valid JSON"), (b'{"model": 3, "messages": []}', "model")):
