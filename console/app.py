@@ -39,6 +39,7 @@ from console.widgets.copying import CopyText
 from console.widgets.home_plan import is_too_small
 from console.widgets.phases import is_over
 from console.widgets.stop import StopStream
+from console.widgets.words import name_to_try
 from server.errors import HomebaseError
 from server.events import AnyNotice, PolicyChanged, PolicyProblem
 from server.policy import ConsolePolicy
@@ -247,7 +248,7 @@ class HomebaseApp(App[None]):
         """A command that streams from this server."""
         snapshot = self.source.snapshot()
         asks_key = self.source.policy().policy.server.wants_key
-        return "\n".join(curl_example(base_url(snapshot.host, snapshot.port), snapshot.model.id, asks_key))
+        return "\n".join(curl_example(base_url(snapshot.host, snapshot.port), name_to_try(snapshot), asks_key))
 
     def action_copy_curl(self) -> None:
         """Copy a command to try the server with."""

@@ -12,7 +12,7 @@ import gc
 import logging
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ from server.policy import Policy
 from server.policy_store import PolicyStore
 from server.snapshot import FetchView, ModelView, PolicyView, ServerState, Snapshot, StreamView
 from server.telemetry import ServerFacts, Telemetry
+from server.upstreams.upstreams import Upstreams
 
 if TYPE_CHECKING:
     from server.engine.engine import Engine
@@ -58,6 +59,7 @@ GC_THRESHOLD = (20_000, 20, 20)
 REPLAYED_S = 3600.0
 """How far back a what-if replays who came."""
 
+STOPPED = "This stream was stopped at the server before it was complete."
 STOPPED_WAITING = "This request was stopped at the server while it waited for a place."
 
 
@@ -71,7 +73,8 @@ class Core:
     def __init__(self, store: PolicyStore, ring: EventRing, show: Callable[[Snapshot], object]) -> None:
         policy = store.state.policy
         self.host, self.port = policy.server.host, policy.server.port
-        self._asked, self._place = policy.model, find_model(policy.model.path)
+        self._asked = policy.model
+        self._place = find_model(policy.model.path) if policy.model.path else None
         if isinstance(self._place, Path):
             read_config(self._place)
         self._store, self._show, self._ring = store, show, ring
@@ -81,11 +84,12 @@ class Core:
         self._observers = Observers(self._telemetry, self._tally, on_end=self._note_end)
         self._forecaster = Forecaster(lambda: self._store.state.policy.engine)
         self._stream_changed = asyncio.Event()
+        self._upstreams = Upstreams(lambda: self._store.state.policy.upstreams)
         self._admission = Admission(
-            self._telemetry.streams,
+            self._list_admitted,
             read_memory=lambda: self._model.plan_memory(self._store.state.policy),
             read_policy=lambda: self._store.state.policy.policy,
-            forecast=lambda prompt, output: self._forecaster.expect(prompt, output, self._telemetry.streams()),
+            forecast=lambda prompt, output: self._forecaster.expect(prompt, output, self._list_local()),
         )
         self._cascade = Cascade(
             self._admission.places,
@@ -95,7 +99,7 @@ class Core:
         )
         self._lineage = Lineage()
         self._model = ModelState(
-            model_name(policy.model.path),
+            model_name(policy.model.path) if policy.model.path else "",
             str(self._place) if isinstance(self._place, Path) else policy.model.path,
             policy.model.path == EMBEDDED,
             ring.publish,
@@ -119,6 +123,7 @@ class Core:
                 lineage=self._lineage,
                 dispatcher=self._find_dispatcher,
                 telemetry=self._observers,
+                upstreams=self._upstreams,
                 tally=self._tally,
                 controls=Controls(
                     store=lambda: self._store,
@@ -140,8 +145,11 @@ class Core:
 
     async def load(self) -> None:
         """Load model and tokenizer; a failure is the model's state from then on, and the server stays up."""
+        if self._place is None:
+            log.info("no model is served here: [model] path is empty")
+            return
         try:
-            facts, codec, device = await self._load()
+            facts, codec, device = await self._load(self._place)
         except Exception as error:  # the engine's edge: whatever a checkpoint can do to the libraries that read it
             reason = explain_load_fault(error)
             self._model.fail(reason)
@@ -191,25 +199,40 @@ class Core:
                 promised_bytes=self._admission.promised_bytes,
                 answers_strangers=answers_strangers(self.host, self._store.state.policy.server),
                 line=self._admission.line_places(),
+                upstreams=self._upstreams.views(),
                 memory_is_full=self._admission.lacks_memory(limits, model.effective_context_limit_tokens - 1),
-                forecast=self._forecaster.show_next(self._telemetry.streams()),
+                forecast=self._forecaster.show_next(self._list_local()),
             )
         )
 
     async def forecast(self, policy: Policy, situation: Situation) -> WhatIf:
-        """What a policy would mean, and for the last hour's requests. Raises as `ModelState.text` before it is loaded."""
+        """What a policy would mean, and for the last hour's requests. Raises as `ModelState.text` does."""
         facts = self._model.read_facts()
         arrivals = read_arrivals(await asyncio.to_thread(self._history.read_since, time.time() - REPLAYED_S))
         return forecast_what_if(policy, situation, self._forecaster.know(policy.engine), facts, arrivals)
 
     def stop_stream(self, stream_id: str, by: str = "the operator") -> bool:
         """End one stream, or the wait of one, by whom is logged; False when it is already over."""
-        if not self._admission.cancel_waiting(stream_id, StreamStopped(STOPPED_WAITING)):
-            if self._dispatcher is None or stream_id not in self._dispatcher.open_ids:
-                return False
-            self._dispatcher.cancel(stream_id)
+        if not self._stop(stream_id):
+            return False
         log.info("stopped by %s", by, extra={"request_id": stream_id})
         return True
+
+    def _stop(self, stream_id: str) -> bool:
+        if self._admission.cancel_waiting(stream_id, StreamStopped(STOPPED_WAITING)):
+            return True
+        if self._dispatcher is not None and stream_id in self._dispatcher.open_ids:
+            self._dispatcher.cancel(stream_id)
+            return True
+        return self._upstreams.stop(stream_id, StreamStopped(STOPPED))
+
+    def _list_admitted(self) -> Sequence[StreamView]:
+        """Streams that have a slot, or had."""
+        return tuple(stream for stream in self._telemetry.streams() if stream.has_slot)
+
+    def _list_local(self) -> Sequence[StreamView]:
+        """Streams of our own engine."""
+        return tuple(stream for stream in self._telemetry.streams() if not stream.upstream)
 
     def drain(self, by: str) -> None:
         """Take nothing new until `resume`, by whom is logged; what is in flight goes on."""
@@ -237,12 +260,14 @@ class Core:
         """Tell every open stream that this is the end, without waiting for the engine, and wait until all have."""
         if self._dispatcher is not None:
             self._dispatcher.close(ServerEnding())
+        self._upstreams.flights.close(ServerEnding())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._telemetry.open_streams:
                     self._stream_changed.clear()
                     await self._stream_changed.wait()
         self._has_told_all = True
+        await self._upstreams.close()
 
     async def stop_engine(self, timeout_s: float) -> bool:
         """End the engine thread; False when a step, or the load, is still running after the time."""
@@ -268,11 +293,11 @@ class Core:
         self._model.look()
         return await fetch_model(place, report)
 
-    async def _load(self) -> tuple[ModelFacts, TextCodec, str]:
-        folder = await self._find(self._place)
+    async def _load(self, place: Path | HubId) -> tuple[ModelFacts, TextCodec, str]:
+        folder = await self._find(place)
         drafts_from = find_drafter(self._asked.draft_path)
         drafter = await self._find(drafts_from) if drafts_from is not None else None
-        if isinstance(self._place, HubId) or isinstance(drafts_from, HubId):
+        if isinstance(place, HubId) or isinstance(drafts_from, HubId):
             self._model.found(folder)
         engine_type, load_model, load_codec, describe_device = await asyncio.to_thread(_import_libraries)
         loop = asyncio.get_running_loop()
@@ -294,12 +319,15 @@ class Core:
         return facts, codec, describe_device()
 
     def _end_with_parent(self, stream_id: str) -> None:
-        if not self._admission.cancel_waiting(stream_id, ParentGone()) and self._dispatcher is not None:
-            self._dispatcher.end(stream_id, ParentGone())
+        gone = ParentGone()
+        is_told = self._admission.cancel_waiting(stream_id, gone) or self._upstreams.stop(stream_id, gone)
+        if not is_told and self._dispatcher is not None:
+            self._dispatcher.end(stream_id, gone)
         log.info("cancelled with its parent", extra={"request_id": stream_id})
 
     def _note_end(self, stream: StreamView) -> None:
-        self._admission.note_end(stream)
+        if stream.has_slot:
+            self._admission.note_end(stream)
         self._cascade.ended(stream)
 
     def _note_stream(self) -> None:

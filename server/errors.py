@@ -33,6 +33,10 @@ HomebaseError                      anything we raise on purpose; carries `code` 
 │   └── RouteNotFound              no such path
 │       └── MethodNotAllowed       the path is there, but not by this method
 ├── Refusal                        admission said no: the request is fine, the moment or the memory budget is not
+├── UpstreamError                  another server, which answers for the model, did not
+│   ├── UpstreamUnavailable        it has just failed several times and is not asked, or its key is missing
+│   ├── UpstreamFailed             it cannot be reached, or broke off
+│   └── UpstreamSilent             it said nothing for too long
 └── EngineError                    the engine failed at work that it had taken
     ├── EngineDead                 the engine thread has ended; nothing can be generated
     ├── EngineStalled              a step does not end; whoever waits for it is told, and not kept waiting
@@ -350,6 +354,34 @@ class Refusal(HomebaseError):
         """In line, before it was refused."""
         self.overflow = overflow
         """True when the policy wants it answered by the upstream that takes what is over a limit here."""
+
+
+class UpstreamError(HomebaseError):
+    """Another server, which answers for the model, did not; `upstream` is its name in homebase.toml."""
+
+    code = "upstream_failed"
+
+    def __init__(self, message: str, upstream: str) -> None:
+        super().__init__(message)
+        self.upstream = upstream
+
+
+class UpstreamUnavailable(UpstreamError):
+    """It is not asked at all: it has just failed several times, or its key is missing."""
+
+    code = "upstream_unavailable"
+
+
+class UpstreamFailed(UpstreamError):
+    """It cannot be reached, or broke off before or within its answer."""
+
+    code = "upstream_failed"
+
+
+class UpstreamSilent(UpstreamError):
+    """It said nothing for longer than its silence_timeout_s."""
+
+    code = "upstream_silent"
 
 
 class EngineError(HomebaseError):

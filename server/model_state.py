@@ -24,6 +24,7 @@ from server.text.tokenizer import TextCodec
 T = TypeVar("T")
 
 LOADING = "reading weights and tokenizer"
+NONE = "no local model: [model] path is empty"
 LOOKING = "looking for it in the cache of Hugging Face, and there"
 TOLD_PARTS = 10
 """In how many parts the way of a fetch is told in the log; what is on the screen moves all the time."""
@@ -51,8 +52,8 @@ class ModelState:
         self._view = ModelView(
             id=name,
             path=path,
-            state="loading",
-            detail=LOADING,
+            state="loading" if path else "none",
+            detail=LOADING if path else NONE,
             architecture="",
             dtype="",
             quantization="",
@@ -127,7 +128,10 @@ class ModelState:
         self._announce()
 
     def text(self) -> TextCodec:
-        """The tokenizer. Raises Refusal (`model_loading`) before it is there and EngineDead when it never will be."""
+        """The tokenizer. Raises Refusal (`model_loading`) before it is there and EngineDead when it never will be.
+
+        Where no model is served there is none, and nobody gets so far.
+        """
         return self._give(self._codec)
 
     def read_facts(self) -> ModelFacts:
@@ -166,6 +170,8 @@ class ModelState:
         return self._facts.plan_memory(policy.engine.memory_budget_gib)
 
     def _announce(self) -> None:
+        if self._view.state == "none":
+            return
         self._publish(ModelStateChanged(time_s=self._wall(), state=self._view.state, detail=self._view.detail))
 
 

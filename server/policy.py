@@ -30,6 +30,7 @@ from server.policy_tables import (
     SubagentPolicy,
     UpstreamPolicy,
 )
+from server.policy_tables.whole import check_whole
 
 __all__ = [
     "AdmissionPolicy",
@@ -132,6 +133,12 @@ def validate_policy(document: Mapping[str, Any]) -> Policy:
     Raises PolicyInvalid whose sentence names the key, what was given and what is allowed; for an unknown key it
     suggests the nearest known one. Strict: `true` is not 1, `"4"` is not 4 and 2.0 is not 2.
     """
+    policy = _convert(document)
+    check_whole(policy)
+    return policy
+
+
+def _convert(document: Mapping[str, Any]) -> Policy:
     foreign = list_foreign_tables(document)
     ours = {name: value for name, value in document.items() if name not in foreign}
     _refuse_unknown_keys(ours)
@@ -159,7 +166,7 @@ def apply_changes(document: Mapping[str, Any], changes: Mapping[str, LimitValue]
             node = node.setdefault(table, {})
             if not isinstance(node, dict):
                 raise PolicyInvalid(f"{table} must be a table, not {_kind_of(node)}.", key=table)
-        node[name] = _write_plain(find_limit(key).kind if key in _limits_by_key() else "", value)
+        node[name] = _write_plain(key, value)
     return result
 
 
@@ -173,7 +180,7 @@ def parse_limit(key: str, text: str) -> LimitValue:
     if limit.kind == "table":
         raise PolicyInvalid(f"{key} is a table of your own names; edit it in the file, which is noticed.", key=key)
     value = _read_text(limit, text.strip())
-    return read_limit(validate_policy(apply_changes({}, {key: value})), key)
+    return read_limit(_convert(apply_changes({}, {key: value})), key)  # alone: what it names is in the file
 
 
 _INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
@@ -185,11 +192,12 @@ _LONGEST_NUMBER = 40
 """Characters of a typed number that are still read; far beyond every range, far below what int() refuses."""
 
 
-def _write_plain(kind: str, value: LimitValue) -> Any:
+def _write_plain(key: str, value: LimitValue) -> Any:
     """A value as tomllib would have read it."""
     if not isinstance(value, tuple):
         return value
-    if kind != "table":
+    is_table = key in _limits_by_key() and find_limit(key).kind == "table"
+    if not is_table or (key == "upstreams" and not value):  # a list of tables, of which there is none
         return list(value)
     if not all(_ROW.fullmatch(line) for line in value):
         raise PolicyInvalid("A table of your own names is edited in the file, which is noticed.")

@@ -80,6 +80,15 @@ class StreamView(msgspec.Struct, frozen=True):
     """Its place in the line of those that wait for a slot, from 1; None once it has one."""
     expected_wait_s: float | None = None
     """Until it is likely to get one; None when it has one, or nothing can be said."""
+    upstream: str = ""
+    """The server that answers it; empty for our own model."""
+    governed: bool = False
+    """True when it has a slot although another server answers it."""
+
+    @property
+    def has_slot(self) -> bool:
+        """True when it counts in admission, as long as it is in flight."""
+        return not self.upstream or self.governed
 
 
 class LinePlace(msgspec.Struct, frozen=True):
@@ -161,7 +170,8 @@ class ModelView(msgspec.Struct, frozen=True):
 
     id: str
     path: str
-    state: Literal["loading", "ready", "failed"]
+    state: Literal["loading", "ready", "failed", "none"]
+    """`none`: no model is served here ([model] path is empty)."""
     detail: str
     """What it is doing, why it failed, or why no stream has room beside it, in words."""
     architecture: str
@@ -261,6 +271,27 @@ class EngineView(msgspec.Struct, frozen=True):
     """None while nothing is known of the model."""
 
 
+class UpstreamView(msgspec.Struct, frozen=True):
+    """Another server that answers for some models."""
+
+    name: str
+    state: Literal["unused", "up", "failing", "down"]
+    """`down` from the third failure in a row until it has answered again."""
+    models: tuple[str, ...]
+    governed: bool
+    in_flight: int
+    requests_total: int
+    failures_total: int
+    """Of those: not sent, not answered, answered with a 5xx status, or broken off."""
+    failures_in_row: int
+    last_failure: str
+    """A sentence; empty when there was none."""
+    heard_ago_s: float | None
+    """Since it last answered; None before it did."""
+    retry_in_s: float | None
+    """While it is down: until it may be tried again."""
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything, at one moment."""
 
@@ -285,3 +316,5 @@ class Snapshot(msgspec.Struct, frozen=True):
     engine: EngineView
     answers_strangers: bool = False
     """Other machines reach it and no key is asked for (server.allow_unauthenticated)."""
+    upstreams: tuple[UpstreamView, ...] = ()
+    """In the order of homebase.toml."""

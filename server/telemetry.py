@@ -45,6 +45,7 @@ from server.snapshot import (
     ServerState,
     Snapshot,
     StreamView,
+    UpstreamView,
 )
 
 FINISHED_SHOWN_S = 8.0
@@ -82,6 +83,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     line: Mapping[str, LinePlace] = {}
     """Where each request stands that waits for a slot, by its id."""
     forecast: ForecastView | None = None
+    upstreams: tuple[UpstreamView, ...] = ()
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -102,6 +104,8 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     family: str
     arrived_s: float
     """Unix time."""
+    upstream: str = ""
+    governed: bool = False
 
 
 @dataclass(slots=True)
@@ -132,6 +136,8 @@ class _Stream:
     outcome: Outcome | None = None
     outcome_detail: str = ""
     ended_s: float | None = None
+    told_ratio: float = 1.0
+    """Tokens that an upstream told at its end, over those that were counted as they came."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -186,8 +192,10 @@ class Telemetry:
         arrived_s: float | None = None,
         depth: int = 0,
         family: str = "",
+        upstream: str = "",
+        governed: bool = False,
     ) -> None:
-        """Begin to follow a stream that was just admitted."""
+        """Begin to follow a stream that was just admitted, or sent to an upstream."""
         now = self._clock()
         identity = StreamIdentity(
             session=session,
@@ -204,6 +212,8 @@ class Telemetry:
             arrived_s=self._wall() if arrived_s is None else arrived_s,
             depth=depth,
             family=family,
+            upstream=upstream,
+            governed=governed,
         )
         waited = self._open.pop(request_id, None)  # it goes behind those that were admitted before it
         self._open[request_id] = _Stream(
@@ -214,7 +224,8 @@ class Telemetry:
             prefill_done_tokens=cached_tokens,
             cached_tokens=cached_tokens,
         )
-        self._engine.took(request_id, now)
+        if not upstream:
+            self._engine.took(request_id, now)
         self._on_change()
 
     def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
@@ -240,6 +251,29 @@ class Telemetry:
         if stream is None:
             stream = next((each for name, each in reversed(self._finished) if name == request_id), None)
         return None if stream is None else _view(request_id, stream, self._clock())
+
+    def upstream_said(self, request_id: str, tokens: int) -> None:
+        """An upstream's answer has grown by so many tokens, counted as events."""
+        stream = self._open.get(request_id)
+        if stream is not None and tokens:
+            stream.prefill_done_tokens = stream.identity.prompt_tokens
+            self._add_tokens(stream, tokens, self._clock())
+
+    def upstream_told(
+        self, request_id: str, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None
+    ) -> None:
+        """What an upstream says that a request has cost: that is the truth. None leaves what is known."""
+        stream = self._open.get(request_id)
+        if stream is None:
+            return
+        if prompt_tokens is not None:
+            stream.identity = msgspec.structs.replace(stream.identity, prompt_tokens=prompt_tokens)
+            stream.prefill_done_tokens = prompt_tokens
+        if cached_tokens is not None:
+            stream.cached_tokens = cached_tokens
+        if completion_tokens:
+            stream.told_ratio *= completion_tokens / max(1, stream.completion_tokens)
+            stream.completion_tokens = completion_tokens
 
     def fold(self, events: tuple[EngineEvent, ...]) -> None:
         """Take in what one engine step did. Events of streams that are over, or never were, change no stream."""
@@ -318,6 +352,7 @@ class Telemetry:
             rates=self._engine.rates(now),
             engine=self._engine.view(facts, now),
             answers_strangers=facts.answers_strangers,
+            upstreams=facts.upstreams,
         )
 
     def _admission(self, facts: ServerFacts) -> AdmissionView:
@@ -360,12 +395,15 @@ class Telemetry:
             stream.rounds.add(event.drafted_tokens, event.accepted_tokens, len(event.token_ids))
             stream.drafted_tokens += event.drafted_tokens
             stream.accepted_tokens += event.accepted_tokens
+        self._add_tokens(stream, len(event.token_ids), event.at_s)
+
+    def _add_tokens(self, stream: _Stream, tokens: int, at_s: float) -> None:
         stream.phase = "decode"
-        stream.first_token_s = event.at_s if stream.first_token_s is None else stream.first_token_s
-        stream.completion_tokens += len(event.token_ids)
-        stream.tokens.add(event.at_s, len(event.token_ids))
-        stream.history.add(event.at_s, len(event.token_ids))
-        stream.progress_s = event.at_s
+        stream.first_token_s = at_s if stream.first_token_s is None else stream.first_token_s
+        stream.completion_tokens += tokens
+        stream.tokens.add(at_s, tokens)
+        stream.history.add(at_s, tokens)
+        stream.progress_s = at_s
 
 
 class _EngineFold:
@@ -523,6 +561,9 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         history, decode_tps = stream.history.history(now), stream.tokens.rate(now)
     else:
         history, decode_tps = stream.history.close()
+    if stream.told_ratio != 1.0:
+        history = tuple(value * stream.told_ratio for value in history)
+        decode_tps = None if decode_tps is None else decode_tps * stream.told_ratio
     return StreamView(
         id=request_id,
         session=identity.session,
@@ -559,4 +600,6 @@ def _view(request_id: str, stream: _Stream, now: float) -> StreamView:
         acceptance_by_depth=stream.rounds.acceptance_by_depth(),
         tokens_per_step=stream.rounds.tokens_per_step(),
         queue_position=1 if stream.is_in_line else None,  # its real place is the snapshot's to say
+        upstream=identity.upstream,
+        governed=identity.governed,
     )

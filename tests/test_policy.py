@@ -301,7 +301,7 @@ def test_typed_text_becomes_the_value(key: str, text: str, value: LimitValue) ->
         ("server.host", "", '"" is not allowed'),
         ("server.host", "a\nb", "'a\\nb' is not allowed"),
         ("server.allowed_origins", "localhost", "allowed: up to 64 origins"),
-        ("model.path", "p" * 5000, "allowed: 1 to 4,096 characters"),
+        ("model.path", "p" * 5000, "allowed: up to 4,096 characters"),
     ],
 )
 def test_typed_nonsense_is_refused_with_the_range(key: str, text: str, said: str) -> None:
@@ -312,7 +312,11 @@ def test_typed_nonsense_is_refused_with_the_range(key: str, text: str, said: str
     assert len(caught.value.message) < 200
 
 
-@given(st.sampled_from([limit.key for limit in list_limits()]), st.text(max_size=30))
+ALONE = [limit.key for limit in list_limits() if limit.key != "policy.overflow_to"]
+"""Limits that are right or wrong whatever else the file says."""
+
+
+@given(st.sampled_from(ALONE), st.text(max_size=30))
 def test_any_typed_text_is_valid_or_refused_by_one_sentence(key: str, text: str) -> None:
     try:
         value = parse_limit(key, text)

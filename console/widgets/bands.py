@@ -98,6 +98,7 @@ def _frame(stream: StreamView, body: list[Line], place: BandPlace, inner: int) -
         (stream.lane, f"{'text-strong' if place.depth == 0 else 'state-prefill'} bold"),
         (f" {flat} ", colour),
         (name, "accent-text"),
+        *(((f" at {cut(stream.upstream, max(6, inner // 5))}", "accent-text bold"),) if stream.upstream else ()),
         (f" {flat} ", colour),
         (f"{short_id(stream.id)} ", "text-muted"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from console.format import (
+    cut,
     format_bytes,
     format_count,
     format_duration,
@@ -20,7 +21,7 @@ from console.widgets.drafting import drafting_in_short, drafting_words
 from console.widgets.lines import Line, fit_line, split_ends
 from console.widgets.phases import eta_s, is_over, is_stalling, outcome_words, phase_sign
 from console.widgets.plot import PlotSize, beside, plot_block
-from server.snapshot import EngineView, ModelView, Snapshot, StreamView
+from server.snapshot import EngineView, ModelView, Snapshot, StreamView, UpstreamView
 
 NAME_WIDTH = 12
 
@@ -79,7 +80,11 @@ def _who(stream: StreamView) -> list[Line]:
         rows.append(_row("key", safe_text(stream.key)))
     if stream.parent_session is not None:
         rows.append(_row("child of", safe_text(stream.parent_session)))
-    rows += [_row("model", safe_text(stream.model)), _row("answer", "streamed" if stream.streaming else "in one piece")]
+    where = f" at {stream.upstream}" if stream.upstream else ""
+    rows += [
+        _row("model", f"{safe_text(stream.model)}{where}"),
+        _row("answer", "streamed" if stream.streaming else "in one piece"),
+    ]
     return rows
 
 
@@ -131,7 +136,29 @@ def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
     """What is served and by which engine, for the side panel when no stream is chosen."""
     model = snapshot.model
     lines: list[Line] = [split_ends((("model", "text-muted"),), _model_sign(model), width), _rule(width)]
-    lines += [
+    if model.state != "none":
+        lines += _model_rows(snapshot, width)
+    if snapshot.upstreams:
+        blank: Line = (("", ""),)
+        lines += [blank, (("upstreams", "text-muted"),), _rule(width), *_upstream_rows(snapshot.upstreams)]
+    return [fit_line(line, width) for line in lines]
+
+
+def _upstream_rows(upstreams: tuple[UpstreamView, ...]) -> list[Line]:
+    """Each with how it is, and what it has now."""
+    signs = {"up": "state-ok", "failing": "state-warning", "down": "state-error", "unused": "text-muted"}
+    rows: list[Line] = []
+    for upstream in upstreams:
+        counts = f" · {upstream.in_flight} in flight · {format_count(upstream.requests_total)} asked"
+        failed = f" · {format_count(upstream.failures_total)} failed" if upstream.failures_total else ""
+        name: Line = ((pad(cut(upstream.name, NAME_WIDTH - 1), NAME_WIDTH), "text-muted"),)
+        rows.append((*name, (upstream.state, signs[upstream.state]), (f"{counts}{failed}", "")))
+    return rows
+
+
+def _model_rows(snapshot: Snapshot, width: int) -> list[Line]:
+    model = snapshot.model
+    return [
         _row("name", safe_text(model.id), "accent-text bold"),
         _row("kind", f"{safe_text(model.architecture)}, {format_parameters(model.parameters)} parameters"),
         _row("weights", f"{format_bytes(model.weights_bytes)}, {_precision(model)}"),
@@ -143,7 +170,6 @@ def server_lines(snapshot: Snapshot, width: int) -> list[Line]:
         _row("tokens", f"{format_count(snapshot.rates.decode_tokens_total)} generated"),
         _row("", f"{format_count(snapshot.rates.prefill_tokens_total)} read"),
     ]
-    return [fit_line(line, width) for line in lines]
 
 
 def _steps(engine: EngineView) -> list[Line]:
@@ -166,6 +192,8 @@ def _precision(model: ModelView) -> str:
 
 
 def _model_sign(model: ModelView) -> Line:
+    if model.state == "none":
+        return (("○ no local model", "text-muted"),)
     signs = {"ready": ("●", "state-ok"), "loading": ("◌", "state-waiting"), "failed": ("✕", "state-error")}
     symbol, role = signs[model.state]
     return ((f"{symbol} {model.state}", f"{role} bold"),)

@@ -76,10 +76,15 @@ def _slots(snapshot: Snapshot, width: int) -> Line:
 
 def _facts(snapshot: Snapshot, place: str, width: int) -> list[Span]:
     address = base_url(snapshot.host, snapshot.port).removeprefix("http://").removesuffix("/v1")
-    facts: list[Span] = [
-        (address, "text-strong"),
+    model: list[Span] = [
         (cut_middle(safe_text(snapshot.model.id), 16 if width < 100 else 28), "accent-text bold"),
         (mtp_word(snapshot.model.mtp), "text-muted"),
+    ]
+    if snapshot.model.state == "none":
+        model = [("no local model", "text-muted")]
+    facts: list[Span] = [
+        (address, "text-strong"),
+        *model,
         (f"up {format_duration(snapshot.uptime_s)}", "text-muted"),
     ]
     if snapshot.admission.refused_total:

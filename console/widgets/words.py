@@ -29,7 +29,7 @@ def empty_lines(snapshot: Snapshot, asks_key: bool, width: int, rows: int) -> li
 
 def _invite(snapshot: Snapshot, asks_key: bool) -> list[Line]:
     url = base_url(snapshot.host, snapshot.port)
-    command = curl_example(url, safe_text(snapshot.model.id), asks_key)
+    command = curl_example(url, safe_text(name_to_try(snapshot)), asks_key)
     first = not snapshot.admission.admitted_total
     lines: list[Line] = [
         (
@@ -49,6 +49,12 @@ def _invite(snapshot: Snapshot, asks_key: bool) -> list[Line]:
         ),
     ]
     return lines
+
+
+def name_to_try(snapshot: Snapshot) -> str:
+    """A model that answers: our own, or where there is none the first that an upstream names."""
+    named = (model for upstream in snapshot.upstreams for model in upstream.models if "*" not in model)
+    return snapshot.model.id or next(named, "MODEL")
 
 
 def _loading(snapshot: Snapshot, width: int) -> list[Line]:

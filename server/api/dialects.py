@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 from quart import Quart, Response, g, request
@@ -11,6 +10,8 @@ from quart import Quart, Response, g, request
 from server.api.body import BoundedBody, read_body
 from server.api.chat.endpoint import ChatEndpoint
 from server.api.completions.endpoint import CompletionEndpoint
+from server.api.forwarding.call import Call
+from server.api.forwarding.forwarding import Answerer, Forwarding
 from server.api.generation.answering import Answering
 from server.api.generation.asked import Caller
 from server.api.generation.door import Door
@@ -22,8 +23,6 @@ from server.api.tokens import TokenEndpoints
 from server.errors import InvalidRequest
 from server.text.pool import TextPool
 
-Answerer = Callable[[Caller, bytes], Awaitable[Response]]
-
 
 def add_dialects(app: Quart, services: Services) -> None:
     """Register the routes."""
@@ -31,6 +30,11 @@ def add_dialects(app: Quart, services: Services) -> None:
     door = Door(services, pool)
     answering, tokens = Answering(services, door), TokenEndpoints(services, door)
     messages = MessagesEndpoint(answering, services.read_model)
+    forwarding = Forwarding(services, pool)
+
+    def _add(app: Quart, path: str, answer: Answerer) -> None:
+        _add_route(app, path, answer, forwarding)
+
     _add(app, "/v1/chat/completions", ChatEndpoint(answering).answer)
     responses = ResponsesEndpoint(answering)
     _add(app, "/v1/completions", CompletionEndpoint(answering).answer)
@@ -48,11 +52,12 @@ def add_dialects(app: Quart, services: Services) -> None:
     app.after_serving(close_pool)
 
 
-def _add(app: Quart, path: str, answer: Answerer) -> None:
+def _add_route(app: Quart, path: str, answer: Answerer, forwarding: Forwarding) -> None:
     async def view() -> Response:
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise InvalidRequest("Compressed request bodies are not read; send the JSON as it is.")
-        return await answer(_read_caller(), await read_body(cast("BoundedBody", request.body)))
+        body = await read_body(cast("BoundedBody", request.body))
+        return await forwarding.answer(Call(_read_caller(), path, request.query_string.decode("latin-1"), body), answer)
 
     app.add_url_rule(path, endpoint=path, view_func=view, methods=["POST"])
 

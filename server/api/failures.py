@@ -99,6 +99,11 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.RouteNotFound: _NOT_FOUND,
     errors.MethodNotAllowed: Row(405, "invalid_request_error"),
     errors.Refusal: Row(429, "admission_refused", can_retry=False),
+    errors.UpstreamError: Row(502, "upstream_error"),
+    errors.UpstreamFailed: Row(502, "upstream_error"),
+    # Asked again at once, it would be in vain.
+    errors.UpstreamUnavailable: Row(502, "upstream_error", can_retry=False),
+    errors.UpstreamSilent: Row(504, "upstream_error", can_retry=False),
     errors.EngineError: Row(500, "engine_error"),
     errors.EngineDead: Row(500, "engine_error", can_retry=False),
     errors.EngineStalled: Row(500, "engine_error", can_retry=False),

@@ -39,6 +39,8 @@ def explain_sickness(snapshot: Snapshot) -> str | None:
 
 def explain_unreadiness(snapshot: Snapshot) -> str | None:
     """Why a completion would be refused whatever the load; None when it would not."""
+    if snapshot.model.state == "none":
+        return None if snapshot.state == "serving" else f"The server is {snapshot.state}."
     if snapshot.model.state != "ready":
         detail = f": {snapshot.model.detail}" if snapshot.model.detail else ""
         return f"The model is {snapshot.model.state}{detail}"

@@ -19,6 +19,7 @@ from server.policy import Policy
 from server.snapshot import ModelView, Snapshot
 from server.telemetry import StreamIdentity
 from server.text.tokenizer import TextCodec
+from server.upstreams.upstreams import Upstreams
 
 
 class TokenStream(Protocol):
@@ -68,8 +69,20 @@ class StreamObserver(Protocol):
         arrived_s: float | None = None,
         depth: int = 0,
         family: str = "",
+        upstream: str = "",
+        governed: bool = False,
     ) -> None:
-        """A request was admitted and is with the engine."""
+        """A request was admitted and is with the engine, or with an upstream."""
+        ...
+
+    def upstream_said(self, request_id: str, tokens: int) -> None:
+        """An upstream's answer has grown by so many tokens."""
+        ...
+
+    def upstream_told(
+        self, request_id: str, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None
+    ) -> None:
+        """What an upstream says that a request has cost."""
         ...
 
     def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
@@ -108,6 +121,7 @@ class Services:
     lineage: Lineage
     dispatcher: Callable[[], StreamDispatcher]
     telemetry: StreamObserver
+    upstreams: Upstreams
     tally: Tally
     """Is told by `telemetry`; the routes only read it."""
     controls: Controls

@@ -183,6 +183,28 @@ FAILED = Family(
     ("code",),
     ("sequence_failed", "engine_dead", "other"),
 )
+UPSTREAM_REQUESTS = Family(
+    "homebase_upstream_requests_total",
+    "counter",
+    "Requests that an upstream had to answer. Those in flight there have no other series here.",
+    ("upstream",),
+)
+UPSTREAM_FAILURES = Family(
+    "homebase_upstream_failures_total",
+    "counter",
+    "Of them, those that failed by its fault: not sent because it was down, not answered, answered with a 5xx status, "
+    "or broken off.",
+    ("upstream",),
+)
+UPSTREAM_IN_FLIGHT = Family(
+    "homebase_upstream_requests_in_flight", "gauge", "Requests that an upstream answers now.", ("upstream",)
+)
+UPSTREAM_UP = Family(
+    "homebase_upstream_up",
+    "gauge",
+    "0 from an upstream's third failure in a row until it has answered again, else 1.",
+    ("upstream",),
+)
 CACHED_PROMPT_TOKENS = Family(
     "homebase_prompt_tokens_cached_total",
     "counter",

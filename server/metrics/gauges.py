@@ -14,7 +14,7 @@ Reading = tuple[Family, Labels, float]
 
 
 def read_gauges(snapshot: Snapshot) -> Iterator[Reading]:
-    """Every gauge that the snapshot knows, and the one count that admission keeps itself."""
+    """Every gauge that the snapshot knows, and the counts that admission and upstreams keep themselves."""
     yield from _read_streams(snapshot)
     yield from _read_engine(snapshot)
     yield from _read_memory(snapshot)
@@ -22,13 +22,19 @@ def read_gauges(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def _read_streams(snapshot: Snapshot) -> Iterator[Reading]:
-    phases, model, admission = [stream.phase for stream in snapshot.streams], (snapshot.model.id,), snapshot.admission
+    phases = [stream.phase for stream in snapshot.streams if not stream.upstream]
+    model, admission = (snapshot.model.id,), snapshot.admission
     yield families.REQUESTS_RUNNING, model, phases.count("prefill") + phases.count("decode")
     yield families.REQUESTS_WAITING, model, phases.count("waiting")
     yield families.IN_FLIGHT, (), admission.in_flight
     yield families.IN_FLIGHT_LIMIT, (), admission.max_in_flight
     yield families.IN_FLIGHT_PEAK, (), admission.peak_in_flight
     yield families.ADMITTED, (), admission.admitted_total
+    for upstream in snapshot.upstreams:
+        yield families.UPSTREAM_REQUESTS, (upstream.name,), upstream.requests_total
+        yield families.UPSTREAM_FAILURES, (upstream.name,), upstream.failures_total
+        yield families.UPSTREAM_IN_FLIGHT, (upstream.name,), upstream.in_flight
+        yield families.UPSTREAM_UP, (upstream.name,), upstream.state != "down"
 
 
 def _read_engine(snapshot: Snapshot) -> Iterator[Reading]:

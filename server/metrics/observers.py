@@ -23,9 +23,17 @@ class Observers:
         """`on_end` is given each stream once it is over."""
         self._telemetry, self._tally, self._on_end = telemetry, tally, on_end
 
-    def stream_opened(self, *, request_id: str, model: str, prompt_tokens: int, **identity: Any) -> None:
-        """A request was admitted and is with the engine; `identity` is the rest that telemetry asks for."""
-        self._tally.stream_opened(request_id, model, prompt_tokens)
+    def stream_opened(
+        self, *, request_id: str, model: str, prompt_tokens: int, upstream: str = "", **identity: Any
+    ) -> None:
+        """A request was admitted and is with the engine; `identity` is the rest that telemetry asks for.
+
+        One that is with an upstream is not counted here, since the name of its model may be a client's to choose.
+        """
+        if upstream:
+            identity["upstream"] = upstream
+        else:
+            self._tally.stream_opened(request_id, model, prompt_tokens)
         self._telemetry.stream_opened(request_id=request_id, model=model, prompt_tokens=prompt_tokens, **identity)
 
     def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
@@ -43,6 +51,16 @@ class Observers:
         self._tally.stream_ended(request_id, outcome)
         self._telemetry.stream_ended(request_id, outcome, detail)
         self._tell_end(request_id)
+
+    def upstream_said(self, request_id: str, tokens: int) -> None:
+        """An upstream's answer has grown."""
+        self._telemetry.upstream_said(request_id, tokens)
+
+    def upstream_told(
+        self, request_id: str, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None
+    ) -> None:
+        """What an upstream says that a request has cost."""
+        self._telemetry.upstream_told(request_id, prompt_tokens, completion_tokens, cached_tokens)
 
     def refused(self, refused: Refused) -> None:
         """A request was not admitted."""

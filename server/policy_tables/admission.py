@@ -125,7 +125,6 @@ class AdmissionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         limit(
             'With "overflow", the name of the upstream that takes what is over a limit here.',
             Effect.NEXT_DECISION,
-            enforced=False,
             allowed="the name of an upstream, or empty",
             pattern=ONE_LINE,
             max_length=64,

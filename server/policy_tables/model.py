@@ -16,11 +16,11 @@ class ModelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         limit(
             "Folder of the checkpoint, or OWNER/NAME of one on Hugging Face, which is fetched once, or "
-            '"nano": the small code-babbling model that ships inside, for trying the console.',
+            '"nano": the small code-babbling model that ships inside, for trying the console. Empty serves no model '
+            "here, only those of [[upstreams]].",
             Effect.NEXT_START,
-            allowed="1 to 4,096 characters",
+            allowed="up to 4,096 characters",
             pattern=ONE_LINE,
-            min_length=1,
             max_length=4096,
         ),
     ] = "nano"

@@ -36,7 +36,6 @@ Upstreams = Annotated[
         "answers for), and if need be api_key_env, governed = true for one that shares this GPU, connect_timeout_s and "
         "silence_timeout_s.",
         Effect.NEXT_REQUEST,
-        enforced=False,
         allowed="up to 32 tables",
         max_length=32,
     ),
@@ -50,7 +49,6 @@ Aliases = Annotated[
     limit(
         "Other names of models: a name that clients ask for, and the model that answers.",
         Effect.NEXT_REQUEST,
-        enforced=False,
         allowed='up to 256 lines like gpt-5 = "nano"',
         max_length=256,
     ),

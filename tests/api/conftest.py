@@ -57,10 +57,13 @@ from server.text.markup import NO_MARKUP, Markers, Markup
 from server.text.thinking import plan_thinking
 from server.text.tokenizer import EncodedPrompt, TextCodec
 from server.text.tools import Tool
+from server.upstreams.upstreams import Upstreams
 
 STOP_ID = 256
 LIMIT = 4096
 CHAT = "/v1/chat/completions"
+ENVIRONMENT: dict[str, str] = {}
+"""In which upstreams' keys are looked up."""
 
 
 def build_byte_tokenizer() -> Tokenizer:
@@ -220,6 +223,7 @@ class Rig:
     telemetry: Telemetry
     ring: EventRing
     codec: ByteCodec
+    upstreams: Upstreams
     lineage: Lineage = field(default_factory=Lineage)
     policy: Policy = field(default_factory=Policy)
     model: ModelView | None = None
@@ -272,7 +276,7 @@ class Rig:
         if self.admission.cancel_waiting(stream_id, StreamStopped("Stopped while it waited.")):
             return True
         if stream_id not in dispatcher.open_ids:
-            return False
+            return self.upstreams.stop(stream_id, StreamStopped("This stream was stopped at the server."))
         dispatcher.cancel(stream_id)
         return True
 
@@ -294,6 +298,7 @@ class Rig:
                 resident_bytes=1,
                 machine_bytes=2,
                 line=self.admission.line_places(),
+                upstreams=self.upstreams.views(),
             )
         )
 
@@ -355,7 +360,8 @@ def build_rig() -> Rig:
     )
     observers = Observers(telemetry, tally, on_end=cascade.ended)
     dispatcher = engine.dispatcher = Dispatcher(engine, observers.fold)
-    rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, model=build_model_view())
+    upstreams = Upstreams(lambda: rig.policy.upstreams, ENVIRONMENT)
+    rig = Rig(Quart("unused"), engine, admission, telemetry, ring, codec, upstreams, model=build_model_view())
     services = Services(
         read_policy=lambda: rig.policy,
         read_model=lambda: rig.read_model(),
@@ -364,6 +370,7 @@ def build_rig() -> Rig:
         lineage=rig.lineage,
         dispatcher=lambda: dispatcher,
         telemetry=observers,
+        upstreams=rig.upstreams,
         tally=tally,
         build_snapshot=rig.build_snapshot,
         stop_stream=rig.stop_stream,

@@ -71,6 +71,10 @@ EXAMPLES: list[tuple[HomebaseError, int, str, str | None, str]] = [
     (errors.RouteNotFound("x"), 404, "invalid_request_error", None, "route_not_found"),
     (errors.MethodNotAllowed("x", ("GET",)), 405, "invalid_request_error", None, "method_not_allowed"),
     (refusal("in_flight_full"), 429, "admission_refused", None, "in_flight_full"),
+    (errors.UpstreamError("x", "u"), 502, "upstream_error", None, "upstream_failed"),
+    (errors.UpstreamFailed("x", "u"), 502, "upstream_error", None, "upstream_failed"),
+    (errors.UpstreamUnavailable("x", "u"), 502, "upstream_error", None, "upstream_unavailable"),
+    (errors.UpstreamSilent("x", "u"), 504, "upstream_error", None, "upstream_silent"),
     (errors.EngineError("x"), 500, "engine_error", None, "engine_error"),
     (errors.EngineDead("x"), 500, "engine_error", None, "engine_dead"),
     (errors.EngineStalled(60), 500, "engine_error", None, "engine_stalled"),
@@ -109,7 +113,9 @@ ANTHROPIC_KINDS = {
     431: "invalid_request_error",
     429: "rate_limit_error",
     500: "api_error",
+    502: "api_error",
     503: "api_error",
+    504: "api_error",
 }
 
 

@@ -424,8 +424,11 @@ def file_headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     """Starts servers without a screen that all tests of a file share; they are gone after its last."""
     with contextlib.ExitStack() as servers:
 
-        def start(*arguments: str) -> Headless:
-            server = Headless(tmp_path_factory.mktemp("homebase"), arguments)
+        def start(*arguments: str, config: str = "") -> Headless:
+            folder = tmp_path_factory.mktemp("homebase")
+            if config:
+                (folder / "homebase.toml").write_text(config)
+            server = Headless(folder, arguments)
             servers.callback(server.close)
             server.wait_ready()
             return server

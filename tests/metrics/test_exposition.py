@@ -24,8 +24,10 @@ from server.metrics.exposition import Exposition, wants_openmetrics
 from server.metrics.families import FAMILIES
 from server.metrics.observers import Observers
 from server.metrics.tally import Tally
+from server.policy import UpstreamPolicy
 from server.snapshot import ModelView, PolicyView, Snapshot
 from server.telemetry import ServerFacts, Telemetry
+from server.upstreams.health import Health
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -126,7 +128,8 @@ def test_both_forms_parse_and_tell_the_same() -> None:
 
 
 def test_every_family_can_be_told_and_nothing_else_is() -> None:
-    bench = Bench(memory_budget_bytes=2**32, promised_bytes=2**29)
+    far = Health().view(UpstreamPolicy("far-away", "http://127.0.0.1:1/v1"))
+    bench = Bench(memory_budget_bytes=2**32, promised_bytes=2**29, upstreams=(far,))
     bench.fold(MemorySampled(1, 2, 3), PrefixCacheSampled(4, 5, 6))
     bench.open()
     bench.fold(StepDone(2.0, 0.5, 10, 1, 1), PrefillAdvanced("r", 10, 10, 0.5), TokensEmitted("r", (1,), 2.0))

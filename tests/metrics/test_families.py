@@ -10,6 +10,8 @@ from server.metrics.families import FAMILIES, Family
 
 UNITS = ("_seconds", "_bytes", "_ratio", "_tokens", "_per_second", "_info", "_total", "_perc")
 PLAIN = {
+    "homebase_upstream_requests_in_flight",
+    "homebase_upstream_up",
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
     "homebase_requests_in_flight",
@@ -21,6 +23,7 @@ PLAIN = {
 BOUNDED = {
     *("model_name", "finished_reason", "position", "code", "phase", "work", "state"),
     *("version", "architecture", "dtype", "quantization", "device"),
+    "upstream",  # the operator's own names, 32 at most
 }
 
 

@@ -17,6 +17,7 @@ FILE = Path(__file__).parents[2] / "homebase.toml"
 def test_template_sets_every_limit_to_its_default() -> None:
     tables = tomllib.loads(build_template())
     assert validate_policy(tables) == Policy()
+    # An empty list of tables has no line of its own.
     assert [f"{line}" for line in _list_keys(tables)] == [
         limit.key for limit in list_limits() if limit.key != "upstreams"
     ]
@@ -35,10 +36,10 @@ def test_comment_above_a_limit_gives_meaning_range_default_and_effect(limit: Lim
     lines = build_template().splitlines()
     table, _, name = limit.key.rpartition(".")
     setting = f"[{limit.key}]" if limit.kind == "table" else f"{name} = "
-    if limit.key == "upstreams":
-        setting = "# [[upstreams]]"  # an empty list of tables cannot be written after other tables
+    setting = "# [[upstreams]]" if limit.key == "upstreams" else setting
     first = lines.index(f"[{table}]") if table else 0
-    at = next(n for n in range(first, len(lines)) if lines[n].startswith(setting))
+    found = [n for n in range(first, len(lines)) if lines[n].startswith(setting)]
+    at = found[-1] if limit.key == "upstreams" else found[0]
     start = max(n for n in range(at) if not lines[n])
     comment = " ".join(line.removeprefix("# ") for line in lines[start + 1 : at])
     assert limit.description in comment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -12,15 +11,15 @@ from typing import TypeVar
 
 import msgspec
 
-from server.admission.clients import choose_refusal_status, find_client_policy
+from server.admission.clients import find_client_policy
 from server.admission.decide import Asked as Wanted
 from server.admission.lineage import Spent
 from server.admission.place import Place
 from server.admission.sessions import BodyFacts, Identity, identify
 from server.admission.slots import Permit
 from server.admission.spawns import SpawnCall, find_spawn_prompts
-from server.api.failures import refusal_status_of
 from server.api.generation.asked import Asked, ChatPrompt, TextPrompt
+from server.api.generation.entering import count_refusal, enter
 from server.api.generation.plan import check_model, exceed_context, narrow_context, plan_max_tokens
 from server.api.generation.prompt import build_guide, build_reader, build_sampling, encode_prompt
 from server.api.generation.reply import Reply
@@ -29,12 +28,13 @@ from server.api.generation.turns import first_text, list_opening_texts
 from server.api.services import Services, TokenStream
 from server.engine.guide import Guide
 from server.engine.request import EngineRequest, Sampling
-from server.errors import ContextLengthExceeded, HomebaseError, InvalidRequest, ParentGone, Refusal, StreamStopped
-from server.events import Lane, Outcome, Refused
+from server.errors import ContextLengthExceeded, InvalidRequest, Refusal
+from server.events import Lane, Outcome
 from server.snapshot import ModelView
 from server.telemetry import StreamIdentity
 from server.text.pool import TextPool
 from server.text.tokenizer import EncodedPrompt, TextCodec
+from server.upstreams.routing import resolve_alias
 
 T = TypeVar("T")
 
@@ -122,7 +122,15 @@ class Door:
             error.param = asked.prompt_name
             raise
         except Refusal as refusal:
-            self._count(refusal, knock, len(prompt.token_ids) if prompt else None)
+            count_refusal(
+                self._services,
+                refusal,
+                asked.caller,
+                knock.place,
+                model=knock.model.id,
+                prompt_tokens=len(prompt.token_ids) if prompt else None,
+                max_tokens=asked.max_tokens,
+            )
             raise
         finally:
             self._services.lineage.left(knock.place)
@@ -137,13 +145,17 @@ class Door:
 
     async def decode_ids(self, model: str | None, token_ids: tuple[int, ...]) -> str:
         """The text of token ids. Raises UnknownModel, InvalidRequest for an id out of range, Refusal while loading."""
-        check_model(model, self._services.read_model())
+        check_model(self._resolve(model), self._services.read_model())
         codec = self._services.text()
         return await self._pool.run(lambda: codec.decode(token_ids))
 
+    def _resolve(self, model: str | None) -> str | None:
+        """What an alias stands for."""
+        return resolve_alias(model, self._services.read_policy().aliases) if model else model
+
     def _look_at(self, asked: Asked) -> Knock:
         model = self._services.read_model()
-        check_model(asked.model, model)
+        check_model(self._resolve(asked.model), model)
         caller, prompt = asked.caller, asked.prompt
         turns = prompt.turns if isinstance(prompt, ChatPrompt) else ()
         if isinstance(prompt, ChatPrompt) and not turns:
@@ -200,32 +212,10 @@ class Door:
                 raise refusal
 
     async def _enter(self, knock: Knock, prompt: Prompt) -> Permit:
-        """Take a slot, after a wait where the policy grants one. Nothing is sent while it lasts: a refusal that comes
-        of it must still be one.
-
-        A hang-up ends the task, and so the wait.
-        """
-        services, request_id = self._services, knock.asked.caller.request_id
+        services = self._services
         services.dispatcher()  # nobody stands in line for an engine that cannot serve
-        wanted, watcher = knock.build_wanted(len(prompt.token_ids), prompt.max_tokens), services.telemetry
-        identity = _identify_stream(knock, prompt)
-        try:
-            return await services.admission.enter(
-                wanted, services.read_policy().policy, lambda: watcher.stream_waiting(request_id, identity)
-            )
-        except asyncio.CancelledError:
-            watcher.stream_left(request_id, "cancelled", "client closed the connection while it waited for a place")
-            raise
-        except StreamStopped as stopped:
-            told = "cancelled with its parent" if isinstance(stopped, ParentGone) else "stopped at the server"
-            watcher.stream_left(request_id, "cancelled", f"{told} while it waited for a place")
-            raise
-        except Refusal as refusal:
-            refusal.waited_s = watcher.stream_left(request_id)
-            raise
-        except HomebaseError as error:
-            watcher.stream_left(request_id, "failed", error.message)
-            raise
+        wanted = knock.build_wanted(len(prompt.token_ids), prompt.max_tokens)
+        return await enter(services, wanted, _identify_stream(knock, prompt))
 
     def _start(self, knock: Knock, prompt: Prompt, permit: Permit) -> Opened:
         """Hand over to the engine. No await since the slot was given: it is never held by nobody."""
@@ -267,37 +257,6 @@ class Door:
             lineage.spawned(knock.identity, find_spawn_prompts(calls, self._services.read_policy().policy.spawn_tools))
         spent = Spent(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
         lineage.ended(knock.asked.caller.request_id, outcome, spent)
-
-    def _count(self, refusal: Refusal, knock: Knock, prompt_tokens: int | None) -> None:
-        caller, place = knock.asked.caller, knock.place
-        policy = self._services.read_policy().policy
-        status = refusal_status_of(refusal, choose_refusal_status(policy, caller.headers, caller.key_name))
-        self._services.lineage.refused(place, refusal.code)
-        self._services.telemetry.refused(
-            Refused(
-                time_s=time.time(),
-                request_id=caller.request_id,
-                code=refusal.code,
-                message=refusal.message,
-                status=status,
-                retry_after_s=None if status == 400 else refusal.retry_after_s,
-                limit=refusal.limit,
-                used=refusal.used,
-                session=place.session,
-                lane=place.lane,
-                client=place.client,
-                prompt_tokens=prompt_tokens,
-                max_tokens=knock.asked.max_tokens,
-                arrived_s=knock.asked.caller.arrived_s,
-                parent_session=place.parent_session,
-                depth=place.depth,
-                family=place.family,
-                key=place.key,
-                model=knock.model.id,
-                waited_s=refusal.waited_s,
-                limit_key=refusal.key,
-            )
-        )
 
 
 def _identify_stream(knock: Knock, prompt: Prompt) -> StreamIdentity:

@@ -23,9 +23,22 @@ def check_model(asked: str | None, model: ModelView) -> None:
     It does when it is the id, the id's last part, or the name of the checkpoint's folder; and when nothing was asked,
     because there is only one. Nothing else is guessed and no name is looked up anywhere.
     """
-    if not asked or asked in {model.id, model.id.rpartition("/")[2], PurePath(model.path).name}:
-        return
-    raise UnknownModel(asked if len(asked) <= MODEL_CHARS else f"{asked[:MODEL_CHARS]}…", (model.id,))
+    if model.state == "none":
+        raise UnknownModel(cut_name(asked or ""), ())
+    if asked and not is_served(asked, model):
+        raise UnknownModel(cut_name(asked), (model.id,))
+
+
+def is_served(asked: str, model: ModelView) -> bool:
+    """Whether a name means the model that is served here."""
+    if model.state == "none":
+        return False
+    return asked in {model.id, model.id.rpartition("/")[2], PurePath(model.path).name}
+
+
+def cut_name(model: str) -> str:
+    """A model's name, short enough to be quoted back."""
+    return model if len(model) <= MODEL_CHARS else f"{model[:MODEL_CHARS]}…"
 
 
 def narrow_context(model: ModelView, own: ClientPolicy | None) -> ModelView:
