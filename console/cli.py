@@ -14,13 +14,15 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from server.errors import HomebaseError, PolicyInvalid, StartupError
+from console.commands import COMMANDS, run_command
+from console.config_file import find_config, user_config
+from server.errors import HomebaseError, PolicyInvalid
 from server.policy import LimitValue
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ a parent and one child at a time, and watch and steer it from the terminal.
 
   homebase-console              the server and its full-screen console
   homebase-console --headless   the server alone; log lines go to stderr
+  homebase-console bench        what several streams at once do to each other
 """
 
 NOTES = """\
@@ -83,8 +86,11 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code when it cannot start; once it has served, the process ends in here."""
     _open_standard_streams()
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        options = read_options(sys.argv[1:] if arguments is None else arguments)
+        if given and given[0] in COMMANDS:
+            return run_command(given)
+        options = read_options(given)
         run_headless(options) if options.headless else run_console(options)
     except HomebaseError as error:
         return _cannot_start(str(error))
@@ -104,22 +110,6 @@ def read_options(arguments: Sequence[str]) -> Options:
     return Options(
         headless=given.headless, config=find_config(given.config, os.environ, Path.cwd()), overrides=overrides
     )
-
-
-def find_config(flag: str | None, environ: Mapping[str, str], folder: Path) -> Path:
-    """Where homebase.toml is, or will be made at the first save: see `--help` for the order."""
-    named = flag or environ.get("HOMEBASE_CONFIG")
-    if named:
-        return _check_config(Path(named).expanduser(), "--config" if flag else "$HOMEBASE_CONFIG")
-    local = folder / "homebase.toml"
-    return local if local.exists() else user_config()
-
-
-def user_config() -> Path:
-    """homebase.toml in the user's configuration folder, there or not."""
-    import platformdirs
-
-    return platformdirs.user_config_path("homebase-console", appauthor=False) / "homebase.toml"
 
 
 def run_headless(options: Options) -> NoReturn:
@@ -231,15 +221,6 @@ def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _check_config(path: Path, origin: str) -> Path:
-    """A file that will be made at the first save is fine; a folder that is not there is a typing mistake."""
-    if path.is_dir():
-        raise StartupError(f"{origin} names the folder {path}; name the file in it, e.g. {path / 'homebase.toml'}.")
-    if not path.absolute().parent.is_dir():
-        raise StartupError(f"{origin} names {path}, but there is no folder {path.parent}.")
-    return path
 
 
 def _parse_flag(key: str, text: str, flag: str) -> LimitValue:
