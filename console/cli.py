@@ -40,6 +40,7 @@ a parent and one child at a time, and watch and steer it from the terminal.
   homebase-console              the server and its full-screen console
   homebase-console --headless   the server alone; log lines go to stderr
   homebase-console bench        what several streams at once do to each other
+  homebase-console client       settings of your agent that fit the limits here
 """
 
 NOTES = """\

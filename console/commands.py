@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from server.errors import StartupError
 
-COMMANDS = {"bench": "console.bench.command"}
+COMMANDS = {"bench": "console.bench.command", "client": "console.client_settings.command"}
 """Name to the module whose `app` it is."""
 
 
