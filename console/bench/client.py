@@ -167,6 +167,7 @@ def _judge(seen: Seen, started_s: float, ended_s: float, refusals: tuple[str, ..
         ended_s=ended_s - started_s,
         refusals=refusals,
         fault=fault,
+        pieces=len(stamps),
     )
 
 

@@ -57,7 +57,7 @@ async def test_the_first_stream_is_the_parent_of_the_others():
     assert sorted(above or "" for _, above in seen) == ["", parent, parent]
     assert len({session for session, _ in seen}) == 3
     assert outcome.faults == []
-    assert all(turn.ttft_s is not None and turn.completion_tokens == 2 for turn in outcome.turns)
+    assert all(turn.ttft_s is not None and turn.completion_tokens == 2 and turn.pieces == 2 for turn in outcome.turns)
 
 
 async def test_who_is_refused_waits_as_told_and_comes_again(monkeypatch: pytest.MonkeyPatch):

@@ -44,10 +44,12 @@ def test_cases_change_the_policy_as_seldom_as_can_be():
 
 def test_a_rate_counts_the_tokens_after_the_first():
     assert Turn(completion_tokens=11, decode_s=2.0).decode_tps == 5.0
+    assert Turn(completion_tokens=11, decode_s=2.0, pieces=3).decode_tps == 5.0
     for none in (
         Turn(completion_tokens=1, decode_s=2.0),
         Turn(completion_tokens=11, decode_s=None),
         Turn(completion_tokens=11, decode_s=2.0, fault="it broke"),
+        Turn(completion_tokens=17, decode_s=0.01, pieces=2),
     ):
         assert none.decode_tps is None
 
