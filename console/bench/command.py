@@ -40,12 +40,14 @@ WARM_UP = Case("off", 16, 1)
 """Run first and not told: a first step compiles."""
 _WARM_UP_TOKENS = 8
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.callback()
-def describe() -> None:
+@app.callback(invoke_without_command=True)
+def describe(context: typer.Context) -> None:
     """Experiments on this machine with the model that is served."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command("fan-out")
