@@ -40,6 +40,8 @@ a parent and one child at a time, and watch and steer it from the terminal.
   homebase-console              the server and its full-screen console
   homebase-console --headless   the server alone; log lines go to stderr
   homebase-console history      what was asked, refused and answered lately
+  homebase-console bench        what several streams at once do to each other
+  homebase-console client       settings of your agent that fit the limits here
 """
 
 NOTES = """\

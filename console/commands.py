@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 from server.errors import StartupError
 
-COMMANDS = {"history": "console.history_command"}
+COMMANDS = {
+    "history": "console.history_command",
+    "bench": "console.bench.command",
+    "client": "console.client_settings.command",
+}
 """Name to the module whose `app` it is."""
 
 

@@ -72,6 +72,7 @@ async def test_anthropics_clients_get_the_list_and_the_model_in_their_form(rig: 
         "display_name": "org/nano",
         "max_input_tokens": 4095,
         "max_tokens": 4095,
+        "owned_by": "homebase-console",
         "state": "ready",
     }
     assert listed == {"data": [model], "first_id": "org/nano", "last_id": "org/nano", "has_more": False}

@@ -305,10 +305,10 @@ async def test_what_is_refused_here_goes_where_it_may_overflow(
     )
     is_overflow = True
 
-    def refuse(*_: Any) -> None:
+    async def refuse(*_: Any) -> None:
         raise Refusal("full", code="in_flight_full", limit=1, used=1, retry_after_s=3, overflow=is_overflow)
 
-    monkeypatch.setattr(rig.admission, "admit", refuse)
+    monkeypatch.setattr(rig.admission, "enter", refuse)
     answer = await rig.post(chat_body(stream=True))
     assert answer.status_code == 200
     assert json.loads(upstream.only.body) == chat_body(stream=True) | {"model": "big-one"}
