@@ -17,7 +17,6 @@ from server.snapshot import Snapshot
 DOTS = "••••••••"
 """Stands for a secret that is set, whatever its length."""
 
-NOT_ENFORCED = "read and shown; enforced once admission knows agents"
 """Said of every limit that is not acted upon yet."""
 
 _LOOPBACK = ("127.", "localhost", "::1")
@@ -72,11 +71,6 @@ def short_origin(origin: str) -> str:
     """Where the value comes from, for a narrow column."""
     _, colon, line = origin.rpartition(":")
     return f"line {line}" if colon and line.isdecimal() else origin
-
-
-def explain_effect(limit: Limit) -> str:
-    """When a changed value is felt."""
-    return str(limit.effect) if limit.enforced else NOT_ENFORCED
 
 
 def explain_running(key: str, snapshot: Snapshot) -> str | None:
@@ -139,8 +133,6 @@ def _explain_force(key: str, state: PolicyState) -> str:
     flag = state.origins.get(key, "")
     if flag.startswith("--"):
         return f"; {flag} of this run stays in force"
-    if not LIMITS[key].enforced:
-        return f"; {NOT_ENFORCED}"
     return f", {_name_force(key, state)}"
 
 
@@ -148,8 +140,6 @@ def _name_force(key: str, state: PolicyState) -> str:
     flag = state.origins.get(key, "")
     if flag.startswith("--"):
         return f"behind {flag} of this run"
-    if not LIMITS[key].enforced:
-        return "not enforced yet"
     return "in force at the next start" if LIMITS[key].effect is Effect.NEXT_START else "in force now"
 
 

@@ -36,8 +36,7 @@ def render_tables() -> str:
 def render_row(limit: Limit) -> str:
     """One limit."""
     allowed = f"{limit.allowed} {limit.unit}".rstrip()
-    felt = f"{limit.effect}{'' if limit.enforced else ' (not enforced yet)'}"
-    return f"| `{limit.key}` | `{write_default(limit)}` | {allowed} | {felt} | {limit.description} |"
+    return f"| `{limit.key}` | `{write_default(limit)}` | {allowed} | {limit.effect} | {limit.description} |"
 
 
 def main() -> None:

@@ -73,8 +73,6 @@ class Limit(msgspec.Struct, frozen=True):
     """Inclusive bounds of a number, None for anything else."""
     choices: tuple[LimitValue, ...]
     """All allowed values of a choice, empty for anything else."""
-    enforced: bool
-    """False for a limit that is read and shown but not acted upon yet."""
     secret: bool
     """True for a value that screens and snapshots must not show."""
     allowed: str
@@ -265,7 +263,6 @@ def _build_limit(key: str, hint: Any, default: LimitValue) -> Limit:
         minimum=meta.ge,
         maximum=meta.le,
         choices=choices,
-        enforced=extra["enforced"],
         secret=extra["secret"],
         allowed=extra["allowed"] or _describe_range(choices, kind, meta),
     )

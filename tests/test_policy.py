@@ -52,14 +52,6 @@ def test_every_limit_is_complete() -> None:
         assert (limit.minimum is None) == (limit.kind not in ("int", "float"))
 
 
-def test_limits_of_children_and_of_the_line_are_not_marked_as_unenforced() -> None:
-    unenforced = {limit.key for limit in list_limits() if not limit.enforced}
-    held = {limit.key for limit in list_limits() if limit.key.startswith("policy.subagents.")}
-    held |= {"policy.limit_behavior", "policy.queue_limit", "policy.queue_wait_s", "policy.auxiliary_wait_s"}
-    assert len(held) == 8
-    assert not held & unenforced
-
-
 def test_find_limit_knows_kind_range_and_effect() -> None:
     limit = find_limit("policy.max_in_flight")
     assert (limit.kind, limit.minimum, limit.maximum, limit.allowed) == ("int", 1, 64, "1 to 64")

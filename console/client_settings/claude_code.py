@@ -13,6 +13,8 @@ def build(given: Given) -> Settings:
         "ANTHROPIC_SMALL_FAST_MODEL": given.model,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
+    if given.context_tokens is not None:
+        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(given.context_tokens)
     key = {} if given.asks_key else {"ANTHROPIC_AUTH_TOKEN": NO_KEY}
     return Settings(
         values={"env": variables | key},

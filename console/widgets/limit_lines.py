@@ -14,7 +14,6 @@ from console.format import cut, cut_middle, format_bytes, pad, safe_text
 from console.limit_words import (
     explain_allowed,
     explain_consequence,
-    explain_effect,
     explain_origin,
     explain_running,
     file_name,
@@ -119,7 +118,7 @@ def limit_line(editing: Editing, key: str, is_cursor: bool, width: int) -> Line:
     spans: list[Span] = [
         ("▸ " if is_cursor else "  ", "accent-text bold"),
         (pad(short_name(key), NAME_WIDTH), "bold text-strong" if is_cursor else ""),
-        (pad(_value_cell(editing, limit, is_cursor), VALUE_WIDTH), _value_role(limit, draft)),
+        (pad(_value_cell(editing, limit, is_cursor), VALUE_WIDTH), _value_role(draft)),
     ]
     if width >= WIDE_ROW:
         spans.append((pad(safe_text(short_origin(_origin(editing, key))), ORIGIN_WIDTH), "text-muted"))
@@ -142,9 +141,9 @@ def _value_cell(editing: Editing, limit: Limit, is_cursor: bool) -> str:
     return f"{cut_middle(shown, room) if limit.kind == 'str' else cut(shown, room)}{unit}"
 
 
-def _value_role(limit: Limit, draft: Draft | None) -> str:
+def _value_role(draft: Draft | None) -> str:
     if draft is None:
-        return "text-strong" if limit.enforced else "text-muted"
+        return "text-strong"
     return "state-error bold" if draft.problem else "state-warning bold"
 
 
@@ -160,8 +159,6 @@ def _note(editing: Editing, limit: Limit, draft: Draft | None, *, wide: bool) ->
         return f"✕ allowed: {explain_allowed(limit)}", "state-error"
     if draft is not None:
         return f"← was {_foreign(show_value(limit, draft.base))}", "state-warning"
-    if not limit.enforced:
-        return "◌ not enforced yet", "text-muted"
     if wide:
         return f"takes effect {limit.effect}", "text-muted"
     return _foreign(short_origin(_origin(editing, limit.key))), "text-muted"
@@ -197,8 +194,6 @@ def verdicts(editing: Editing, key: str, snapshot: Snapshot) -> list[Span]:
         told.append((f"▲ {consequence}", "state-warning"))
     if draft is None and (running := explain_running(key, snapshot)) is not None:
         told.append((f"◌ {safe_text(running)}", "state-waiting"))
-    if not limit.enforced:
-        told.append((f"◌ {explain_effect(limit).capitalize()}.", "state-waiting"))
     return told
 
 

@@ -53,8 +53,8 @@ def describe_limit(limit: Limit) -> Iterator[str]:
     """The comment lines above a limit: its meaning, then range with unit, default, and when a change is felt."""
     yield from _comment(limit.description)
     unit = f" {limit.unit}" if limit.unit else ""
-    felt = f"Takes effect {limit.effect}" if limit.enforced else "Read and shown, not enforced yet"
-    yield from _comment(f"Allowed: {limit.allowed}{unit}. Default: {write_default(limit)}. {felt}.")
+    default = write_default(limit)
+    yield from _comment(f"Allowed: {limit.allowed}{unit}. Default: {default}. Takes effect {limit.effect}.")
 
 
 def write_default(limit: Limit) -> str:

@@ -26,13 +26,12 @@ def limit(
     effect: Effect,
     *,
     unit: str = "",
-    enforced: bool = True,
     secret: bool = False,
     allowed: str = "",
     **bounds: Any,
 ) -> msgspec.Meta:
     """The description of one limit: `allowed` says in words what bounds cannot, `bounds` are msgspec's."""
-    extra = {"unit": unit, "effect": effect, "enforced": enforced, "secret": secret, "allowed": allowed}
+    extra = {"unit": unit, "effect": effect, "secret": secret, "allowed": allowed}
     return msgspec.Meta(description=description, extra=extra, **bounds)
 
 

@@ -111,11 +111,10 @@ def test_a_save_of_several_limits_tells_each_kind_apart() -> None:
         "policy.refusal_status": 503,
         "server.port": 9000,
         "model.dtype": "float32",
-        "policy.min_decode_tps": 2.0,
     }
     assert explain_saved(changes, state(server__port="--port")) == (
-        "5 limits saved to homebase.toml: max_in_flight, refusal_status in force now; port behind --port of this run; "
-        "dtype in force at the next start; min_decode_tps not enforced yet"
+        "4 limits saved to homebase.toml: max_in_flight, refusal_status in force now; port behind --port of this run; "
+        "dtype in force at the next start"
     )
 
 

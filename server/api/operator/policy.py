@@ -41,7 +41,6 @@ class LimitView(msgspec.Struct, frozen=True):
     minimum: float | None
     maximum: float | None
     choices: tuple[LimitValue, ...]
-    enforced: bool
     secret: bool
     description: str
 
@@ -164,7 +163,6 @@ def _view(limit: Limit, state: PolicyState) -> LimitView:
         minimum=limit.minimum,
         maximum=limit.maximum,
         choices=limit.choices,
-        enforced=limit.enforced,
         secret=limit.secret,
         description=limit.description,
     )

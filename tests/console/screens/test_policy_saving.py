@@ -59,15 +59,6 @@ async def test_a_save_under_a_flag_says_that_the_flag_stays_in_force(open_editor
         assert editor.told == "● port = 12000 saved to homebase.toml; --port of this run stays in force"
 
 
-async def test_saving_a_limit_that_is_not_enforced_does_not_claim_that_it_is(open_editor: Any) -> None:
-    async with open_editor() as editor:
-        await editor.go_to("policy.min_decode_tps")
-        await editor.type("5")
-        await editor.press("f2")
-        assert "in force" not in editor.told
-        assert "enforced once admission knows agents" in editor.told
-
-
 async def test_saved_is_not_said_before_the_write_returned(open_editor: Any, source: Any) -> None:
     async with open_editor() as editor:
         written = asyncio.Event()

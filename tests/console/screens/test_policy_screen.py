@@ -36,13 +36,6 @@ async def test_a_limit_tells_meaning_range_value_origin_and_effect(open_editor: 
             assert fact in editor.detail
 
 
-async def test_limits_that_are_not_enforced_say_so(open_editor: Any) -> None:
-    async with open_editor() as editor:
-        await editor.go_to("policy.min_decode_tps")
-        assert editor.text.count("◌ not enforced yet") >= 1
-        assert "enforced once admission knows agents" in editor.detail
-
-
 async def test_a_value_from_a_flag_names_the_flag(open_editor: Any, source: Any) -> None:
     source.state = msgspec.structs.replace(source.state, origins={**source.state.origins, "server.port": "--port"})
     async with open_editor() as editor:
