@@ -41,6 +41,7 @@ HomebaseError                      anything we raise on purpose; carries `code` 
     ├── EngineDead                 the engine thread has ended; nothing can be generated
     ├── EngineStalled              a step does not end; whoever waits for it is told, and not kept waiting
     ├── SequenceFailed             one sequence failed; the others go on
+    │   └── FormLost               the form that was asked of its answer leads where it cannot be followed
     └── StreamStopped              the operator cut a stream that its client still reads
         ├── ParentGone             the end of its parent's did
         └── ServerEnding           the server's own end did
@@ -410,6 +411,12 @@ class SequenceFailed(EngineError):
     """One sequence failed; the others go on."""
 
     code = "sequence_failed"
+
+
+class FormLost(SequenceFailed):
+    """The form that was asked of an answer cannot be kept up any further. It would be the same again."""
+
+    code = "form_lost"
 
 
 class StreamStopped(EngineError):

@@ -100,6 +100,8 @@ class SequenceEnded(EngineEvent, frozen=True):
     at_s: float
     error: str | None = None
     """One sentence when the outcome is `failed`."""
+    has_lost_form: bool = False
+    """True when it failed because its answer could not be held to its form any further."""
 
 
 class StepDone(EngineEvent, frozen=True):

@@ -108,6 +108,8 @@ ROWS: dict[type[HomebaseError], Row] = {
     errors.EngineDead: Row(500, "engine_error", can_retry=False),
     errors.EngineStalled: Row(500, "engine_error", can_retry=False),
     errors.SequenceFailed: Row(500, "engine_error"),
+    # The schema that was sent leads there: whoever takes it for the server's fault asks again and again.
+    errors.FormLost: _BAD_REQUEST,
     # Not a fault of the server, and an agent that comes back at once would undo what the operator did.
     errors.StreamStopped: Row(400, "stream_stopped", can_retry=False),
     errors.ParentGone: Row(400, "stream_stopped", can_retry=False),

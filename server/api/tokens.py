@@ -75,7 +75,9 @@ class TokenEndpoints:
         }
         if given.return_token_strs:
             spell = self._services.text().spell
-            fields["token_strs"] = [spell(token).decode("utf-8", "replace") for token in ids]
+            fields["token_strs"] = await self._door.run(
+                lambda: [spell(token).decode("utf-8", "replace") for token in ids], len(ids)
+            )
         return _answer(fields)
 
     async def detokenize(self, caller: Caller, body: bytes) -> Response:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from server.engine.request import EngineRequest
-from server.errors import EngineDead, HomebaseError, SequenceFailed
+from server.errors import EngineDead, FormLost, HomebaseError, SequenceFailed
 from server.events import EngineDied, EngineEvent, PrefillAdvanced, SequenceEnded, TokenLogprob, TokensEmitted
 
 
@@ -51,7 +51,8 @@ class _Mailbox:
                 self._logprobs.extend(event.logprobs)
                 self._tokens_at_s = event.at_s
             case SequenceEnded(outcome="failed"):
-                self.fail(SequenceFailed(event.error or "This sequence failed."))
+                failure = FormLost if event.has_lost_form else SequenceFailed
+                self.fail(failure(event.error or "This sequence failed."))
             case SequenceEnded():
                 self._ended, self.finished = event, True
             case _:

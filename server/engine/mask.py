@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.engine.guide import Guide, MaskRow
-from server.errors import SequenceFailed
+from server.errors import FormLost, SequenceFailed
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ class Mask:
         self._rows: Sequence[MaskRow | None] = ()
 
     def look(self, drafted: Sequence[int] = ()) -> int:
-        """Make the rows for the next draws; how many of the drafts may come. Raises SequenceFailed when none can."""
+        """Make the rows for the next draws; how many of the drafts may come. Raises FormLost when none can."""
         self._rows = _ask(lambda: self._guide.look(drafted))
         first = self._rows[0]
         if (
             first is not None
             and not np.unpackbits(first.view(np.uint8), count=self._vocab_size, bitorder="little").any()
         ):
-            raise SequenceFailed("No token may come next: the form that this answer must have cannot be kept up.")
+            raise FormLost("No token may come next: the form that this answer must have cannot be kept up.")
         return min(len(drafted), len(self._rows) - 1)
 
     def take(self, token: int) -> None:

@@ -28,7 +28,7 @@ from server.engine.scheduler import ChunkLimits, Turn, plan_step
 from server.engine.sequence import Sequence, check_request
 from server.engine.sharing import count_common, hold_back
 from server.engine.together import run_together
-from server.errors import SequenceFailed
+from server.errors import FormLost, SequenceFailed
 from server.events import (
     DraftingChanged,
     EngineEvent,
@@ -156,7 +156,7 @@ class StepRunner:
             if sequence.completes_prompt(turn):
                 sequence.look_ahead()
         except Exception as error:
-            events.append(self._end(turn.request_id, "failed", _explain(turn.request_id, error)))
+            events.append(self._fail(turn.request_id, error))
             return False
         return True
 
@@ -190,7 +190,7 @@ class StepRunner:
         try:
             return build_part(self._sequences[turn.request_id], turn, proposed)
         except Exception as error:
-            events.append(self._end(turn.request_id, "failed", _explain(turn.request_id, error)))
+            events.append(self._fail(turn.request_id, error))
             return None
 
     def _settle_alone(self, part: Part, ran: Ran | Exception, seconds: float) -> list[EngineEvent]:
@@ -198,13 +198,13 @@ class StepRunner:
         try:
             return self._settle(part, ran, seconds)
         except Exception as error:
-            return [self._end(part.turn.request_id, "failed", _explain(part.turn.request_id, error))]
+            return [self._fail(part.turn.request_id, error)]
 
     def _settle(self, part: Part, ran: Ran | Exception, seconds: float) -> list[EngineEvent]:
         """Accept what a part drew, cut its state back to that, and hand it out."""
         sequence, request_id = part.sequence, part.turn.request_id
         if isinstance(ran, Exception):
-            return [self._end(request_id, "failed", _explain(request_id, ran))]
+            return [self._fail(request_id, ran)]
         usable = count_usable(ran.peaks)
         if ran.drawn and not usable:
             return [self._end(request_id, "failed", explain_unusable(ran.peaks[0]))]
@@ -233,7 +233,7 @@ class StepRunner:
         going_on = tuple(part for part in parts if part.turn.request_id in self._sequences)
         results = run_together(going_on, _begin, lambda part: None)
         faults = ((part.turn.request_id, each) for part, each in zip(going_on, results, strict=True))
-        return [self._end(name, "failed", _explain(name, each)) for name, each in faults if each is not None]
+        return [self._fail(name, each) for name, each in faults if each is not None]
 
     def _tell_drafting(self, parts: Items[Part]) -> list[EngineEvent]:
         """What has changed of drafting, of the sequences that go on."""
@@ -245,6 +245,11 @@ class StepRunner:
         sequence.advance_prompt(tokens, self._steps)
         self._longest_chunk_tokens = max(self._longest_chunk_tokens, tokens)
         return PrefillAdvanced(sequence.request.id, sequence.prefilled_tokens, tokens, seconds, sequence.cached_tokens)
+
+    def _fail(self, request_id: str, error: Exception) -> SequenceEnded:
+        self._resumer.leave(self._sequences.pop(request_id), "failed")
+        told, has_lost_form = _explain(request_id, error), isinstance(error, FormLost)
+        return SequenceEnded(request_id, "failed", time.monotonic(), told, has_lost_form)
 
     def _end(self, request_id: str, outcome: Outcome, error: str | None = None) -> SequenceEnded:
         self._resumer.leave(self._sequences.pop(request_id), outcome)

@@ -16,7 +16,16 @@ from typing import Any
 import msgspec
 
 from server.errors import InvalidRequest, UnsupportedParameter
-from server.text.grammar import LEAD, SCHEMA_CHARS, Grammar, check_schema, join_lines, write_json_rule
+from server.text.grammar import (
+    LEAD,
+    SCHEMA_CHARS,
+    Grammar,
+    Probe,
+    check_schema,
+    join_lines,
+    list_probes,
+    write_json_rule,
+)
 from server.text.parameters import Parameter, read_parameters
 from server.text.tools import Tool, ToolForm
 
@@ -74,7 +83,7 @@ def build_call_grammar(
     written = 0
     for number, tool in enumerate(chosen):
         for line in _write_xml(tool, number, param) if form == "qwen_xml" else _write_json(tool, number):
-            lines.append((line, f"The schema of tool {tool.name[:60]!r}"))
+            lines.append((line, _name_owner(tool)))
             written += len(line)
             if written > GRAMMAR_CHARS:
                 raise InvalidRequest(
@@ -82,7 +91,21 @@ def build_call_grammar(
                     "written out with what it refers to; offer fewer tools or simpler ones.",
                     param=param,
                 )
-    return join_lines(lines, param)
+    probes = [probe for tool in chosen for probe in _list_probes(tool, form, markers)]
+    if answer is not None:
+        probes += list_probes("The schema of the answer")
+    return join_lines(lines, param, tuple(probes))
+
+
+def _list_probes(tool: Tool, form: ToolForm, markers: CallMarkers) -> Iterator[Probe]:
+    """A call up to its first argument."""
+    begin = markers.begin if markers.begin_id is None else ""
+    text = _write_xml_head(tool) + "<parameter=" if form == "qwen_xml" else _write_json_head(tool) + '{"'
+    yield Probe(begin + text, _name_owner(tool), () if markers.begin_id is None else (markers.begin_id,))
+
+
+def _name_owner(tool: Tool) -> str:
+    return f"The schema of tool {tool.name[:60]!r}"
 
 
 def _choose(tools: Sequence[Tool], name: str | None) -> list[Tool]:
@@ -121,8 +144,16 @@ def _write_xml(tool: Tool, number: int, param: str) -> Iterator[str]:
         rule = f"value_{number}_{place}"
         terms.append(rule if each.required else f"{rule}?")
         yield from _write_value(rule, each)
-    head, tail = _quote(f"\n<function={tool.name}>\n"), _quote("</function>\n")
+    head, tail = _quote(_write_xml_head(tool)), _quote("</function>\n")
     yield " ".join((f"call_{number}:", head, *terms, tail))
+
+
+def _write_xml_head(tool: Tool) -> str:
+    return f"\n<function={tool.name}>\n"
+
+
+def _write_json_head(tool: Tool) -> str:
+    return f'\n{{"name": {json.dumps(tool.name)}, "arguments": '
 
 
 def _check_name(name: str, tool: Tool, param: str) -> None:
@@ -147,7 +178,7 @@ def _write_value(rule: str, parameter: Parameter) -> Iterator[str]:
 
 
 def _write_json(tool: Tool, number: int) -> Iterator[str]:
-    head = f'\n{{"name": {json.dumps(tool.name)}, "arguments": '
+    head = _write_json_head(tool)
     arguments = write_json_rule(_close(tool.parameters), lenient=True)
     yield f"call_{number}: {_quote(head)} {arguments} {_quote('}' + chr(10))}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llguidance import LLMatcher
@@ -12,6 +12,9 @@ from server.engine.guide import MaskRow
 
 PLACE = re.compile(r"^(?:at )?(\d+)\(\d+\): ")
 """Line and column of the grammar, where llguidance's errors begin with them."""
+
+
+_TOO_WIDE = re.compile(r"Current row has|Too many items")
 
 
 class MatchFault(Exception):
@@ -41,6 +44,13 @@ class GrammarMatcher:
         self._check()
         self._taken.append(token)
 
+    def take_allowed(self, tokens: Sequence[int]) -> int:
+        """Go on by those tokens that may come, one after another, up to the first that may not; how many they were."""
+        taken = self._matcher.try_consume_tokens(list(tokens))
+        self._check()
+        self._taken += tokens[:taken]
+        return taken
+
     def go_back(self, tokens: int) -> None:
         """Forget so many of the newest tokens."""
         if tokens:
@@ -62,6 +72,8 @@ class GrammarMatcher:
 
 
 def _name_fault(error: str) -> str:
+    if _TOO_WIDE.search(error):
+        return "too many keys or choices may come at one place of it; require more of the keys, or offer fewer"
     return "no text satisfies it" if error.startswith("NoExtension") else error
 
 

@@ -55,7 +55,7 @@ from server.text.detokenizer import ByteDetokenizer, Detokenizer
 from server.text.guide import GuideBuilder
 from server.text.markup import NO_MARKUP, Markers, Markup
 from server.text.thinking import plan_thinking
-from server.text.tokenizer import EncodedPrompt, TextCodec
+from server.text.tokenizer import EncodedPrompt, TextCodec, check_chars
 from server.text.tools import Tool
 from server.upstreams.upstreams import Upstreams
 
@@ -105,17 +105,22 @@ class ByteCodec(TextCodec):
         *,
         tools: Sequence[Tool] = (),
         template_kwargs: Mapping[str, Any] | None = None,
+        limit_chars: int | None = None,
     ) -> EncodedPrompt:
         self.seen.append(list(messages))
         self.offered.append([tool.name for tool in tools])
         self.switches.append(dict(template_kwargs or {}))
         text = "".join(str(message["content"]) for message in messages)
+        check_chars(text, limit_chars, "messages")
         if "template, refuse" in text:
             raise InvalidRequest("The model's chat template does not take these messages: no", param="messages")
         opens_thought = self.markup.think is not None and (template_kwargs or {}).get("enable_thinking") is True
         return EncodedPrompt(tuple(text.encode()), opens_thought)
 
-    def encode_text(self, text: str, limit_tokens: int | None = None) -> tuple[int, ...]:
+    def encode_text(
+        self, text: str, limit_tokens: int | None = None, *, limit_chars: int | None = None
+    ) -> tuple[int, ...]:
+        check_chars(text, limit_chars, "prompt")
         return tuple(text.encode())
 
     def _decode(self, ids: list[int]) -> str:

@@ -79,6 +79,7 @@ EXAMPLES: list[tuple[HomebaseError, int, str, str | None, str]] = [
     (errors.EngineDead("x"), 500, "engine_error", None, "engine_dead"),
     (errors.EngineStalled(60), 500, "engine_error", None, "engine_stalled"),
     (errors.SequenceFailed("x"), 500, "engine_error", None, "sequence_failed"),
+    (errors.FormLost("x"), 400, "invalid_request_error", None, "form_lost"),
     (errors.StreamStopped("x"), 400, "stream_stopped", None, "stream_stopped"),
     (errors.ServerEnding(), 503, "stream_stopped", None, "stream_stopped"),
     (errors.ParentGone(), 400, "stream_stopped", None, "stream_stopped"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
+
+from server.api.generation import door
 
 
 async def ask(rig: Any, path: str, fields: Any) -> tuple[int, Any]:
@@ -38,6 +42,49 @@ async def test_a_conversation_is_what_a_chat_request_would_have_for_its_prompt(r
 async def test_a_text_longer_than_the_context_limit_is_counted_all_the_same(rig: Any) -> None:
     _, body = await ask(rig, "/tokenize", {"prompt": "x" * 5000})
     assert (body["count"], body["max_model_len"]) == (5000, 4096)
+
+
+COUNTS = [
+    ("/tokenize", "prompt", {"prompt": "x" * 40}),
+    ("/tokenize", "messages", {"messages": [{"role": "user", "content": "x" * 40}]}),
+    ("/v1/messages/count_tokens", "messages", {"model": "nano", "messages": [{"role": "user", "content": "x" * 40}]}),
+    ("/v1/responses/input_tokens", "input", {"model": "nano", "input": "x" * 40}),
+]
+"""Every way to have a prompt counted."""
+
+
+@pytest.mark.parametrize(("path", "param", "fields"), COUNTS)
+async def test_a_text_far_too_long_is_not_counted(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, path: str, param: str, fields: Any
+) -> None:
+    monkeypatch.setattr(door, "COUNT_CHARS_PER_TOKEN", 0)
+    monkeypatch.setattr(door, "COUNT_CHARS", 40)
+    assert (await ask(rig, path, fields))[0] == 200
+    monkeypatch.setattr(door, "COUNT_CHARS", 39)
+    status, body = await ask(rig, path, fields)
+    assert status == 400
+    assert "At most 39 characters are tokenized for a count; this prompt has 40." in body["error"]["message"]
+    assert param in (body["error"].get("param"), body["error"].get("details", {}).get("param"))
+    monkeypatch.setattr(door, "COUNT_CHARS_PER_TOKEN", 1)
+    assert (await ask(rig, path, fields))[0] == 200
+
+
+async def test_counts_that_take_long_hold_up_no_answer(rig: Any, speak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, count = threading.Event(), rig.codec.encode_text
+
+    def encode(text: str, *limits: Any, **others: Any) -> tuple[int, ...]:
+        if text == "long":
+            gate.wait(20)
+        return count(text, *limits, **others)
+
+    monkeypatch.setattr(rig.codec, "encode_text", encode)
+    rig.engine.script = speak("x")
+    counts = [asyncio.create_task(ask(rig, "/tokenize", {"prompt": "long"})) for _ in range(4)]
+    await asyncio.sleep(0.02)
+    assert (await ask(rig, "/v1/completions", {"model": "nano", "prompt": "hi"}))[0] == 200
+    assert not any(task.done() for task in counts)
+    gate.set()
+    assert [status for status, _ in await asyncio.gather(*counts)] == [200] * 4
 
 
 async def test_no_slot_is_taken_and_none_is_needed(rig: Any) -> None:

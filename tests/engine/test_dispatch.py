@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.engine.dispatch import Dispatcher, Generation
 from server.engine.request import EngineRequest, Sampling
-from server.errors import EngineDead, SequenceFailed, ServerEnding
+from server.errors import EngineDead, FormLost, SequenceFailed, ServerEnding
 from server.events import (
     EngineDied,
     EngineEvent,
@@ -70,8 +70,10 @@ def emitted(*token_ids: int, request_id: str = "a", at_s: float = 1.0) -> Tokens
     return TokensEmitted(request_id, token_ids, at_s)
 
 
-def ended(outcome: Outcome = "stop", request_id: str = "a", error: str | None = None) -> SequenceEnded:
-    return SequenceEnded(request_id, outcome, 2.0, error)
+def ended(
+    outcome: Outcome = "stop", request_id: str = "a", error: str | None = None, *, has_lost_form: bool = False
+) -> SequenceEnded:
+    return SequenceEnded(request_id, outcome, 2.0, error, has_lost_form)
 
 
 async def read(generation: Generation) -> list[EngineEvent]:
@@ -140,6 +142,13 @@ async def test_a_failed_sequence_raises_after_what_came_before(desk: Desk) -> No
         with pytest.raises(SequenceFailed, match="The scores are not numbers"):
             await read_one(generation)
     assert desk.left == ["a"]
+
+
+async def test_a_lost_form_is_told_from_other_failures(desk: Desk) -> None:
+    generation = desk.open()
+    desk.receive(ended("failed", error="Too wide.", has_lost_form=True))
+    with pytest.raises(FormLost, match="Too wide"):
+        await read_one(generation)
 
 
 async def test_a_failure_told_to_all_reaches_each_reader_and_frees_slots_only_when_the_engine_lets_go(

@@ -15,7 +15,7 @@ from server.engine.depth import Belief
 from server.engine.guide import MaskRow, allows
 from server.engine.mask import Mask
 from server.engine.request import EngineRequest, Sampling
-from server.errors import SequenceFailed
+from server.errors import FormLost, SequenceFailed
 
 if TYPE_CHECKING:
     from tests.engine.conftest import RequestMaker, Rig, Table, TableMaker
@@ -200,6 +200,7 @@ class Broken(Ruled):
     [
         (ValueError("boom"), "This answer could not be held to its form any further (ValueError)."),
         (SequenceFailed("The grammar is exhausted."), "The grammar is exhausted."),
+        (FormLost("Too wide."), "Too wide."),
     ],
 )
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -212,6 +213,7 @@ def test_a_guide_that_raises_ends_its_sequence_and_no_other(
     mixed.run(*(() if is_alone else good), replace(ask("bad", 10, 40), guide=Broken(place, fault)))
     assert mixed.end("bad").error == said
     assert mixed.end("bad").outcome == "failed"
+    assert mixed.end("bad").has_lost_form is isinstance(fault, FormLost)
     assert 3 <= len(mixed.tokens("bad")) < 8
     assert mixed.runner.idle
     if not is_alone:

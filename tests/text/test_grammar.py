@@ -83,6 +83,11 @@ def nest(levels: int) -> dict[str, Any]:
     [
         ([], "response_format.schema is no JSON schema: an object is needed."),
         (nest(51), "nested 100 levels deep"),
+        (
+            {"type": "array", "items": {"properties": {f"k{i}": {} for i in range(2_003)}, "required": ["k0", "k1"]}},
+            "An object of a schema may have 2,000 keys that are not required; one in response_format.schema has 2,001. "
+            "Require some, or sort them into objects of their own.",
+        ),
         (nest(50_000), "nested 100 levels deep"),
         ({"enum": ["x" * SCHEMA_CHARS]}, "Schemas may have 400,000 characters together; response_format.schema has"),
         ({"items": {"$ref": "https://example.com/a.json"}}, "points at 'https://example.com/a.json', and nothing is"),

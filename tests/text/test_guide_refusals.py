@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pytest
+from tokenizers import Tokenizer
 
 from server.engine.guide import allows
-from server.errors import InvalidRequest, SequenceFailed
+from server.errors import FormLost, InvalidRequest, SequenceFailed
 from server.text.call_grammar import CallMarkers, build_call_grammar
 from server.text.grammar import Grammar, build_schema_grammar
 from server.text.guide import GuideBuilder
@@ -65,6 +66,64 @@ def test_the_tool_at_fault_is_named(builder: GuideBuilder) -> None:
     tools = [Tool("good", {}, {}), Tool("bad", {"properties": {"a": {"type": "wat"}}}, {})]
     grammar = build_call_grammar(tools, "json", CallMarkers("", "", CALL, END_CALL), "tools")
     assert refuse(builder, grammar) == "The schema of tool 'bad' cannot be enforced: Invalid type: wat."
+
+
+def write_wide(keys: int, of: str = "key") -> dict[str, Any]:
+    return {"type": "object", "properties": {f"{of}{number}": {"type": "string"} for number in range(keys)}}
+
+
+MANY = {"anyOf": [write_wide(1_900, "a"), write_wide(1_900, "b")]}
+"""More ways to go on at its first key than are followed."""
+TOO_WIDE = (
+    "cannot be enforced: too many keys or choices may come at one place of it; "
+    "require more of the keys, or offer fewer."
+)
+
+
+def follow(builder: GuideBuilder, backend: Tokenizer, schema: Any, text: str) -> None:
+    guide = builder.build(build_schema_grammar(schema, "response_format"))
+    assert guide is not None
+    for token in backend.encode(text, add_special_tokens=False).ids:
+        (row,) = guide.look(())
+        assert allows(row, token)
+        guide.take(token)
+
+
+def test_a_thousand_optional_keys_are_kept(builder: GuideBuilder, backend: Tokenizer) -> None:
+    follow(builder, backend, write_wide(1_000), '{"key0": "a", "key7": "b", "key999": "c"}')
+    within = {"type": "object", "properties": {"deep": {"type": "array", "items": write_wide(1_000)}}}
+    follow(builder, backend, within, '{"deep": [{"key5": "a"}, {"key998": "", "key999": ""}]}')
+
+
+@pytest.mark.parametrize("form", ["json", "qwen_xml"])
+def test_a_tool_of_a_thousand_optional_parameters_is_kept(builder: GuideBuilder, form: Any) -> None:
+    tools = [Tool("small", write_wide(2), {}), Tool("wide", write_wide(1_000), {})]
+    assert builder.build(build_call_grammar(tools, form, CallMarkers("", "", CALL, END_CALL), "tools")) is not None
+
+
+@pytest.mark.parametrize("schema", [MANY, {"type": "array", "items": MANY}])
+def test_a_schema_that_leads_nowhere_at_its_first_key_is_refused_before_the_answer(
+    builder: GuideBuilder, schema: Any
+) -> None:
+    assert refuse(builder, build_schema_grammar(schema, "response_format")) == f"The schema {TOO_WIDE}"
+
+
+def test_a_tool_that_leads_nowhere_at_its_first_argument_is_named(builder: GuideBuilder) -> None:
+    tools = [Tool("good", {}, {}), Tool("wide", MANY, {})]
+    grammar = build_call_grammar(tools, "json", CallMarkers("", "", CALL, END_CALL), "tools")
+    assert refuse(builder, grammar) == f"The schema of tool 'wide' {TOO_WIDE}"
+    spelled = build_call_grammar(tools, "json", CallMarkers("<call>", "</call>"), "tools")
+    assert refuse(builder, spelled) == f"The schema of tool 'wide' {TOO_WIDE}"
+    asked = build_call_grammar(tools[:1], "json", CallMarkers("", "", CALL, END_CALL), "response_format", answer=MANY)
+    assert refuse(builder, asked) == f"The schema of the answer {TOO_WIDE}"
+
+
+def test_what_leads_nowhere_further_on_ends_its_answer_alone_with_a_code_of_its_own(
+    builder: GuideBuilder, backend: Tokenizer
+) -> None:
+    schema = {"type": "object", "properties": {"deep": MANY}, "required": ["deep"]}
+    with pytest.raises(FormLost, match="too many keys or choices may come at one place"):
+        follow(builder, backend, schema, '{"deep": {"a0": ""}}')
 
 
 def write_hostile() -> dict[str, Any]:

@@ -104,6 +104,17 @@ def test_a_text_far_over_the_limit_is_not_encoded_to_its_end(codec: TextCodec, m
     assert sizes == [tokenizer_module.SLICE_CHARS]
 
 
+def test_a_text_of_too_many_characters_is_not_encoded_at_all(codec: TextCodec, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = codec.encode_chat([USER], limit_chars=1000).token_ids
+    assert whole == codec.encode_chat([USER]).token_ids
+    monkeypatch.setattr(codec, "_encode", lambda *_, **__: pytest.fail("it was encoded"))
+    with pytest.raises(InvalidRequest, match=r"At most 1,000 characters .* this prompt has 1,001\. Count it in parts"):
+        codec.encode_text("x" * 1001, limit_chars=1000)
+    with pytest.raises(InvalidRequest, match="At most 1,000 characters") as refusal:
+        codec.encode_chat([{"role": "user", "content": "x" * 1000}], limit_chars=1000)
+    assert refusal.value.param == "messages"
+
+
 def test_other_threads_go_on_while_a_long_text_is_encoded(codec: TextCodec) -> None:
     ticks, stop = [0], threading.Event()
 

@@ -22,7 +22,9 @@ NEVER = -100.0
 """Added to the score of what must not be drawn: as far as OpenAI's `logit_bias` goes."""
 
 
-def encode_prompt(asked: Asked, codec: TextCodec, limit_tokens: int | None) -> EncodedPrompt:
+def encode_prompt(
+    asked: Asked, codec: TextCodec, limit_tokens: int | None = None, *, limit_chars: int | None = None
+) -> EncodedPrompt:
     """The prompt's token ids. Raises InvalidRequest and ContextLengthExceeded; takes long for a long one."""
     prompt = asked.prompt
     if isinstance(prompt, ChatPrompt):
@@ -31,9 +33,10 @@ def encode_prompt(asked: Asked, codec: TextCodec, limit_tokens: int | None) -> E
             limit_tokens,
             tools=_choose_tools(asked, codec),
             template_kwargs=_build_switches(prompt, codec),
+            limit_chars=limit_chars,
         )
     if prompt.token_ids is None:
-        return EncodedPrompt(codec.encode_text(prompt.text, limit_tokens))
+        return EncodedPrompt(codec.encode_text(prompt.text, limit_tokens, limit_chars=limit_chars))
     _check_ids(prompt.token_ids, codec.vocab_size)
     return EncodedPrompt(prompt.token_ids)
 
