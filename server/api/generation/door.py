@@ -52,7 +52,7 @@ template that loops is ended after `server.text.tokenizer.RENDER_S`."""
 COUNT_CHARS = 4_000_000
 COUNT_CHARS_PER_TOKEN = 8
 """What a count takes: so many characters, or so many to a token of the context limit where that is more, which no
-prompt that fits should have. Four million took 2 s and 0.5 GB of memory (tokenizers 0.23.3, 2026-11, x86-64); 28
+prompt that fits should have. Four million letters took 2 s and 540 MB (tokenizers 0.23.3, 2026-11, x86-64); 28
 million in one word held the threads of the text for minutes."""
 
 log = logging.getLogger(__name__)
