@@ -12,7 +12,7 @@ import gc
 import logging
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from quart import Quart
 
 from server.access import answers_strangers
-from server.admission.cascade import Cascade
+from server.admission.cascade import Cascade, list_elsewhere
 from server.admission.lineage import Lineage
+from server.admission.place import Place
 from server.admission.slots import Admission
 from server.admission.wording import build_loading_refusal, explain_shortage
 from server.api.app import build_app
@@ -92,7 +93,7 @@ class Core:
             forecast=lambda prompt, output: self._forecaster.expect(prompt, output, self._list_local()),
         )
         self._cascade = Cascade(
-            self._admission.places,
+            self._list_places,
             self._end_with_parent,
             lambda: self._store.state.policy.policy.subagents.cancel_on_turn_cancel,
             lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
@@ -229,6 +230,11 @@ class Core:
     def _list_admitted(self) -> Sequence[StreamView]:
         """Streams that have a slot, or had."""
         return tuple(stream for stream in self._telemetry.streams() if stream.has_slot)
+
+    def _list_places(self) -> Iterator[tuple[str, Place]]:
+        """Id and place of all that works or waits for somebody."""
+        yield from self._admission.places()
+        yield from list_elsewhere(self._telemetry.streams())
 
     def _list_local(self) -> Sequence[StreamView]:
         """Streams of our own engine."""

@@ -186,6 +186,9 @@ _FLOAT = re.compile(r"[+-]?([0-9]+(_[0-9]+)*(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]
 _ROW = re.compile(r"[^\s:]+ = .*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
+_LONGEST_KEY = 80
+"""Of a key that does not exist, so much is quoted."""
+
 _LONGEST_NUMBER = 40
 """Characters of a typed number that are still read; far beyond every range, far below what int() refuses."""
 
@@ -297,7 +300,8 @@ def _refuse_unknown_keys(
     for name, value in document.items():
         key = dotted((*path, name))
         if name not in hints:
-            raise PolicyInvalid(f"Unknown key {key}; {_suggest(name, hints, path)}", key=key)
+            told = key if len(key) <= _LONGEST_KEY else f"{key[:_LONGEST_KEY]}…"
+            raise PolicyInvalid(f"Unknown key {told}; {_suggest(name[:_LONGEST_KEY], hints, path)}", key=key)
         if not _is_struct(hints[name]):
             continue
         if not isinstance(value, Mapping):

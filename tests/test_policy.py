@@ -145,6 +145,12 @@ def test_unknown_key_is_refused_with_the_nearest_one(tables: dict[str, Any], key
     assert suggestion in error.message
 
 
+def test_unknown_key_is_quoted_in_a_line() -> None:
+    error = refusal_of({"a" * 60_000: 1})
+    assert len(error.message) < 300
+    assert error.key == "a" * 60_000
+
+
 @pytest.mark.parametrize("value", [3, [{"api_key": "k"}], "x", [1]])
 def test_table_must_be_a_table_and_its_value_is_not_repeated(value: Any) -> None:
     message = refusal_of({"server": value}).message

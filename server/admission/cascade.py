@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +39,16 @@ class _Gone:
     """Its streams that were cut."""
 
 
+def list_elsewhere(streams: Iterable[StreamView]) -> Iterator[tuple[str, Place]]:
+    """Id and place of what upstreams work on without a slot here: a turn's end ends that too."""
+    for each in streams:
+        if each.upstream and not each.has_slot and each.outcome is None:
+            yield (
+                each.id,
+                Place(each.session, each.parent_session, each.depth, each.lane, each.client, each.family, each.key),
+            )
+
+
 class Cascade:
     """Waits for parents that are gone. A parent that ends normally cancels nobody.
 
@@ -52,7 +62,7 @@ class Cascade:
         is_on: Callable[[], bool],
         call_later: Callable[[float, Callable[[], None]], Handle],
     ) -> None:
-        """`read_places` lists every request in flight or in line, and `cancel` ends one by its id."""
+        """`read_places` lists every request in flight, in line or with an upstream, and `cancel` ends one by its id."""
         self._read_places, self._cancel = read_places, cancel
         self._is_on, self._call_later = is_on, call_later
         self._gone: dict[str, _Gone] = {}

@@ -52,9 +52,21 @@ _ANSWERED = _CONNECTION | {
 _SECRET = re.compile(r"(\A|[-_])(authorization|auth|cookie|token|secret|password|credentials?|api[-_]?key)([-_]|\Z)")
 _PREFIXES = ("proxy-", "x-forwarded-", "sec-", "access-control-")
 
+HOPS = "x-homebase-hops"
+"""Names the servers of ours that a request has been through, each by a word that means nothing elsewhere. An upstream
+that is this server itself, by whatever name, was asked 512 times for one request."""
 
-def build_request_headers(headers: Mapping[str, str], key: str, dialect: Dialect) -> dict[str, str]:
-    """What an upstream is sent, of a client's headers (names in lower case), with the upstream's own key."""
+
+def has_been_at(headers: Mapping[str, str], hop: str) -> bool:
+    """Whether a request has been through the server of that name already."""
+    return hop in _split(headers.get(HOPS, ""))
+
+
+def build_request_headers(headers: Mapping[str, str], key: str, dialect: Dialect, hop: str = "") -> dict[str, str]:
+    """What an upstream is sent, of a client's headers (names in lower case), with the upstream's own key.
+
+    `hop` is this server's name among those that the request has been through.
+    """
     named = _name_hops(headers.get("connection", ""))
     sent = {
         name: value
@@ -63,6 +75,8 @@ def build_request_headers(headers: Mapping[str, str], key: str, dialect: Dialect
     }
     # The bytes are read on their way, and not all that is compressed can be read as it comes.
     sent["accept-encoding"] = "identity"
+    if hop:
+        sent[HOPS] = ", ".join(filter(None, (headers.get(HOPS, ""), hop)))
     if key:
         sent |= {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
     return sent
@@ -81,4 +95,8 @@ def build_response_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str
 
 def _name_hops(connection: str) -> frozenset[str]:
     """The headers that a Connection header takes for its own."""
-    return frozenset(name.strip().lower() for name in connection.split(","))
+    return _split(connection.lower())
+
+
+def _split(listed: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in listed.split(","))

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import re
+import secrets
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 
@@ -40,6 +41,8 @@ class Upstreams:
     ) -> None:
         self._read_policies, self._environment, self._build_health = read_policies, environment, build_health
         self.flights = Flights()
+        self.hop = secrets.token_hex(8)
+        """What this run of the server is called in the headers of those that it asks."""
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._health: dict[str, Health] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}

@@ -23,7 +23,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from server import http_server
-from server.admission.cascade import Cascade
+from server.admission.cascade import Cascade, list_elsewhere
 from server.admission.lineage import Lineage
 from server.admission.slots import Admission
 from server.api.app import build_app
@@ -358,8 +358,8 @@ def build_rig() -> Rig:
     admission = Admission(telemetry.streams, read_policy=lambda: rig.policy.policy)
     tally = Tally()
     cascade = Cascade(
-        admission.places,
-        lambda request_id: dispatcher.end(request_id, ParentGone()),
+        lambda: (*admission.places(), *list_elsewhere(telemetry.streams())),
+        lambda request_id: upstreams.stop(request_id, ParentGone()) or dispatcher.end(request_id, ParentGone()),
         lambda: rig.policy.policy.subagents.cancel_on_turn_cancel,
         lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s / 20, call),
     )

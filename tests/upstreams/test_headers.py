@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.upstreams.headers import build_request_headers, build_response_headers
+from server.upstreams.headers import HOPS, build_request_headers, build_response_headers, has_been_at
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,11 @@ def test_headers_that_a_connection_names_are_its_own_both_ways() -> None:
 
 def test_a_header_that_is_there_twice_comes_back_twice() -> None:
     assert build_response_headers([("Link", "a"), ("link", "b")]) == [("link", "a"), ("link", "b")]
+
+
+def test_each_server_on_the_way_is_named_once_and_found_again() -> None:
+    once = build_request_headers({}, "", "openai", "a1")
+    twice = build_request_headers(once, "", "openai", "b2")
+    assert (once[HOPS], twice[HOPS]) == ("a1", "a1, b2")
+    assert [has_been_at(twice, hop) for hop in ("a1", "b2", "b", "")] == [True, True, False, False]
+    assert not has_been_at({}, "a1")

@@ -22,14 +22,14 @@ from server.api.generation.entering import count_refusal, enter
 from server.api.generation.plan import MODEL_CHARS, cut_name, is_served
 from server.api.json_shape import check_shape
 from server.api.services import Services
-from server.errors import HomebaseError, Refusal, UnknownModel, UpstreamError
+from server.errors import HomebaseError, Refusal, UnknownModel, UpstreamError, UpstreamFailed
 from server.events import Outcome
 from server.policy import Policy
 from server.telemetry import StreamIdentity
 from server.text.pool import TextPool
 from server.upstreams.asking import Asking, read_asking, rename_model
 from server.upstreams.exchange import Exchange, Outgoing
-from server.upstreams.headers import build_request_headers
+from server.upstreams.headers import build_request_headers, has_been_at
 from server.upstreams.meter import Lines, Meter
 from server.upstreams.routing import Route, find_overflow, find_route, list_names
 
@@ -57,8 +57,8 @@ class Forwarding:
             return await answer_here(call.caller, call.body)
         except Refusal as refusal:
             overflow = find_overflow(route.model, policy.policy.overflow_to, policy.upstreams)
-            if not refusal.overflow or overflow is None:
-                raise
+            if not refusal.overflow or overflow is None or self._has_been_here(call):
+                raise  # where two servers overflow to each other, both are full
         return await self._forward(call, asking, overflow)
 
     async def _read(self, body: bytes) -> Asking | None:
@@ -88,6 +88,14 @@ class Forwarding:
             return answer_failure(error, call, self._services.read_policy().policy.refuse_with_400)
 
     async def _pass_on(self, call: Call, asking: Asking, route: Route) -> Response:
+        assert route.upstream is not None, "our own model's requests are not passed on"
+        if self._has_been_here(call):
+            name = route.upstream.name
+            raise UpstreamFailed(
+                f"The upstream {name} leads back to this server, where this request has been before. "
+                "Set its base_url to another server.",
+                name,
+            )
         body = call.body
         if route.model != asking.model:
             rename = rename_model
@@ -112,6 +120,9 @@ class Forwarding:
         await flight.close()
         return _build_response(exchange, whole)
 
+    def _has_been_here(self, call: Call) -> bool:
+        return has_been_at(call.caller.headers, self._services.upstreams.hop)
+
     async def _pass_on_count(self, call: Call, route: Route, body: bytes) -> Response:
         """What only counts a prompt's tokens is no stream, and takes no slot."""
         exchange = await self._send(call, route, body)
@@ -126,6 +137,7 @@ class Forwarding:
         services, request_id = self._services, call.caller.request_id
         place = _find_place(services, call.caller, asking)
         identity = _identify_stream(place, call.caller, asking, route)
+        services.came(place)
         permit = await self._enter(call.caller, place, asking, identity) if route.upstream.governed else None
         flights = services.upstreams.flights
 
@@ -150,7 +162,6 @@ class Forwarding:
         """
         services = self._services
         most = asking.max_tokens
-        services.came(place)
         services.lineage.arrived(place)
         try:
             return await enter(
@@ -175,7 +186,7 @@ class Forwarding:
         assert route.upstream is not None, "our own model's requests are not passed on"
         upstreams = self._services.upstreams
         key = upstreams.read_key(route.upstream)
-        headers = build_request_headers(call.caller.headers, key, call.dialect)
+        headers = build_request_headers(call.caller.headers, key, call.dialect, upstreams.hop)
         exchange = upstreams.begin(route.upstream)
         try:
             if flight is not None:

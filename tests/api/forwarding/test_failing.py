@@ -9,7 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from server.admission.cascade import RETURN_S
+from server.admission.decide import Asked
+from server.admission.slots import NOBODY
 from server.errors import Refusal, ServerEnding
+from server.upstreams.headers import HOPS
 
 BODY = {"model": "far", "stream": True, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 50}
 MESSAGES = "/v1/messages"
@@ -345,3 +349,52 @@ async def test_a_reader_that_is_slow_slows_the_upstream(rig: Any, upstream: Any,
     writer.transport.abort()
     await asyncio.wait_for(upstream.only.closed.wait(), 3)
     await rest(rig)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_parent_that_is_gone_ends_its_children_at_an_upstream(
+    rig: Any, upstream: Any, one: Any, comes_back: bool
+) -> None:
+    one()
+    upstream.script = stall
+    parent = {"x-homebase-session": "p"}
+    child = {"x-homebase-session": "c", "x-homebase-parent-session": "p"}
+    asking = [asyncio.create_task(rig.post(BODY, headers)) for headers in (parent, child)]
+    await rig.until(lambda: len(rig.streams()) == 2 and all(row.completion_tokens for row in rig.streams()))
+    rig.stop_stream(next(row.id for row in rig.streams() if row.session == "p"))
+    await (await asking[0]).get_data()
+    if comes_back:
+        asking.append(asyncio.create_task(rig.post(BODY, parent)))
+        await rig.until(lambda: len(upstream.visits) == 3)
+    await asyncio.sleep(RETURN_S / 20 * 3)
+    ended = [row.outcome_detail for row in rig.streams() if row.session == "c" and row.outcome]
+    assert (ended == []) == comes_back
+    for row in rig.streams():
+        rig.stop_stream(row.id)
+    for task in asking[1:]:
+        await (await task).get_data()
+    (row,) = (row for row in rig.streams() if row.session == "c")
+    assert row.outcome_detail.startswith("cancelled with its parent") != comes_back
+    await rest(rig)
+
+
+async def test_an_upstream_that_is_this_server_is_told_and_not_asked(rig: Any, use: Any, port: int) -> None:
+    use({"name": "mirror", "base_url": f"http://127.0.0.1:{port}/v1", "models": ["far"]})
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=BODY)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
+    assert "leads back to this server" in answer.json()["error"]["message"]
+    assert len(rig.ends()) == 1, "it asked itself once"
+    await rest(rig)
+
+
+async def test_what_overflowed_to_this_server_is_refused_where_it_is_full(
+    rig: Any, upstream: Any, use: Any, chat_body: Any
+) -> None:
+    table = {"name": "twin", "base_url": upstream.url, "models": ["far"]}
+    use(table, limit_behavior="overflow", overflow_to="twin", max_in_flight=1)
+    permit = rig.admission.admit(Asked(NOBODY, 1, 1, 1), rig.policy.policy)
+    answer = await rig.post(chat_body(), {HOPS: f"another, {rig.upstreams.hop}"})
+    assert (answer.status_code, (await error_of(answer))["code"]) == (429, "in_flight_full")
+    assert upstream.visits == []
+    permit.release()
