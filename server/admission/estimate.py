@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import median
 
 import msgspec
@@ -81,6 +82,8 @@ def estimate_waits_s(policy: AdmissionPolicy, load: Load, line: Sequence[Asked],
 
     Who has a slot and is no stream yet is about to begin: its answer takes what is usual.
     """
+    if load.forecast is not None:  # it costs far more than a decision, and is the same in every course
+        load = msgspec.structs.replace(load, forecast=cache(load.forecast))
     count, by_course = len(ends.courses), list[list[float | None]]()
     for course, known_s in enumerate(ends.courses):
         begun_s = {held.request_id: ends.usual_s[_mix(course, number, count)] for number, held in enumerate(load.held)}

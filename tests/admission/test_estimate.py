@@ -153,6 +153,18 @@ def test_who_has_a_slot_and_is_no_stream_yet_takes_what_an_answer_does() -> None
     assert estimate_waits_s(AdmissionPolicy(max_in_flight=1), Load(hold("a")), line, ends) == [4.0]
 
 
+def test_the_forecast_is_asked_once_however_many_courses_are_weighed() -> None:
+    asks = list[int]()
+
+    def forecast(asked: Asked, output_tokens: int) -> None:
+        asks.append(asked.prompt_tokens + output_tokens)
+
+    ends = estimate_ends([stream(id="a")], Lengths(), Rates())
+    policy, load = AdmissionPolicy(max_in_flight=2, min_decode_tps=5), Load(hold("a"), forecast=forecast)
+    assert estimate_waits_s(policy, load, [Asked(place(), 10, None, 20)], ends) == [0.0]
+    assert asks == [30]
+
+
 def test_what_holds_for_good_holds_in_every_course() -> None:
     ends = estimate_ends([stream(id="a")], Lengths(), Rates())
     policy = AdmissionPolicy(subagents=SubagentPolicy(max_depth=0))
