@@ -3,10 +3,10 @@
     uv run python bench/retry_after.py              # 10 minutes
     uv run python bench/retry_after.py --minutes 2 --dry
 
-nano behind `max_in_flight = 2` and `limit_behavior = "queue"`, and clients that ask without a pause, with prompts and
-`max_tokens` drawn anew: half of them far more than they use, as agents do. While a request is in line, the wait that
-its row tells is written down every two seconds; it is what Retry-After is made of, before it is rounded up to whole
-seconds, spread and held to a minute. Each is compared with when the row says that the wait is over.
+nano behind `max_in_flight = 2` and `limit_behavior = "queue"`, and clients that ask without a pause, with prompts of
+200 to 2,000 tokens and `max_tokens` drawn anew: half of them far more than they use, as agents do. While a request is
+in line, the wait that its row tells is written down every two seconds; it is what Retry-After is made of, before it is
+rounded up to whole seconds, spread and held to a minute. Each is compared with when the row says that the wait is over.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ NOTE_S = 2.0
 """Between two estimates of one wait that are kept."""
 SHORTEST_S = 0.5
 """Of a wait that is judged: a shorter one is over before a client could have slept."""
+FAR_MORE_TOKENS = 32_000
+"""What half of the requests ask for at most; their answers end by themselves."""
 WARM_RATIO = 0.2
 """Of the run: until then nothing is known of the lengths of answers."""
 GOAL_RATIO = 0.3
@@ -57,12 +59,21 @@ class Foretold(msgspec.Struct, frozen=True):
         return abs(self.expected_s - self.real_s) / self.real_s
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """One that came to its end."""
+
+    max_tokens: int
+    completion_tokens: int
+    finish_reason: str
+
+
 class Watch:
     """Rows of the snapshot from when they are in line to when they are not."""
 
     def __init__(self, seconds: float) -> None:
         self.began_s, self.seconds = time.monotonic(), seconds
         self.waits: list[Foretold] = []
+        self.answers: list[Answer] = []
         self._in_line: dict[str, list[tuple[float, int, float]]] = {}
 
     @property
@@ -89,8 +100,8 @@ class Watch:
             self.waits.append(Foretold(position, expected_s, now_s - since_s, began_ratio))
 
 
-async def run(program: Program, seconds: float) -> list[Foretold]:
-    """All waits of a run."""
+async def run(program: Program, seconds: float) -> Watch:
+    """All that was seen in a run."""
     watch, draw = Watch(seconds), random.Random(17)
     async with httpx.AsyncClient(timeout=600, trust_env=False) as http:
         clients = [asyncio.create_task(_ask_on(http, program, watch, draw)) for _ in range(CLIENTS)]
@@ -100,22 +111,23 @@ async def run(program: Program, seconds: float) -> list[Foretold]:
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
-    return watch.waits
+    return watch
 
 
 async def _ask_on(http: httpx.AsyncClient, program: Program, watch: Watch, draw: random.Random) -> None:
     while not watch.is_over:
-        prompt = build_prompt(round(2 ** draw.uniform(4, 10)), draw.randrange(10**6))
-        most = draw.choice((None, draw.randint(32, 256)))
-        body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "temperature": 1}
-        answer = await http.post(
-            f"{program.base_url}/chat/completions", json=body | ({"max_tokens": most} if most else {})
-        )
+        prompt = build_prompt(round(200 * 10 ** draw.random()), draw.randrange(10**6))
+        most = draw.choice((FAR_MORE_TOKENS, draw.randint(32, 256)))
+        body = {"messages": [{"role": "user", "content": prompt}], "temperature": 1, "max_tokens": most}
+        answer = await http.post(f"{program.base_url}/chat/completions", json=body)
         answer.raise_for_status()
+        usage, [choice] = answer.json()["usage"], answer.json()["choices"]
+        watch.answers.append(Answer(most, usage["completion_tokens"], choice["finish_reason"]))
 
 
-def render(report: dict[str, Any], waits: list[Foretold]) -> str:
+def render(report: dict[str, Any], watch: Watch) -> str:
     """The tables; `report` gets the goals."""
+    waits, answers = watch.waits, watch.answers
     warm = [wait for wait in waits if wait.began_ratio >= WARM_RATIO]
     rows: list[tuple[Cell, ...]] = []
     for name, chosen in (
@@ -129,10 +141,16 @@ def render(report: dict[str, Any], waits: list[Foretold]) -> str:
             rows.append((name, len(chosen), told, real, errors))
     note = f"{CLIENTS} clients, {PLACES} places. Waits of {SHORTEST_S:g} s and more, after the first fifth of the run."
     section = Section("Waits", note, ("which", "waits", "told, s", "real, s", "error, %"), tuple(rows))
+    own = [each.completion_tokens for each in answers if each.finish_reason == "stop"]
+    ends: list[tuple[Cell, ...]] = [("by itself", len(own), spread(own))] if own else []
+    if cut := [each.completion_tokens for each in answers if each.finish_reason != "stop"]:
+        ends.append(("max_tokens", len(cut), spread(cut)))
+    lengths = Section("Answers", "What was generated.", ("ended by", "answers", "tokens"), tuple(ends))
     found = median(wait.error_ratio for wait in warm)
     goal = Goal("median error of a wait", f"under {GOAL_RATIO:.0%}", f"{found:.0%}", found < GOAL_RATIO)
-    report["goals"], report["waits"] = [goal], waits
-    return "\n".join([*render_head("retry_after.py", report), *render_section(section), *render_goals([goal])]) + "\n"
+    report["goals"], report["waits"], report["answers"] = [goal], waits, answers
+    parts = [*render_section(section), *render_section(lengths), *render_goals([goal])]
+    return "\n".join([*render_head("retry_after.py", report), *parts]) + "\n"
 
 
 def main() -> None:
@@ -149,10 +167,10 @@ def main() -> None:
         command = [str(Path(sys.executable).parent / "homebase-console"), "--config", str(config), "--model", "nano"]
         program = Program("homebase", "nano", [*command, "--port", str(PORT), "--headless"], PORT, "/ready")
         try:
-            waits = asyncio.run(run(program, 60 * args.minutes))
+            watch = asyncio.run(run(program, 60 * args.minutes))
         finally:
             program.stop()
-    table = render(report, waits)
+    table = render(report, watch)
     print(table)
     if not args.dry:
         write_results("retry-after", report, table)

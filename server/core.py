@@ -90,7 +90,12 @@ class Core:
             self._list_admitted,
             read_memory=lambda: self._model.plan_memory(self._store.state.policy),
             read_policy=lambda: self._store.state.policy.policy,
-            forecast=lambda prompt, output: self._forecaster.expect(prompt, output, self._list_local()),
+            forecast=lambda asked, granted: self._forecaster.expect(
+                asked.prompt_tokens,
+                self._admission.expect_output(asked, granted),
+                self._list_local(),
+                self._admission.expect_left,
+            ),
         )
         self._cascade = Cascade(
             self._list_places,

@@ -47,9 +47,10 @@ class Expectation(Protocol):
         """What that is known by."""
         ...
 
-
-Forecast = Callable[[int, int], Expectation | None]
-"""Takes a newcomer's prompt and output in tokens; None while nothing can be said."""
+    @property
+    def ttft_s(self) -> float | None:
+        """Until the newcomer's first token; None when nothing tells."""
+        ...
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -101,6 +102,10 @@ class Asked(msgspec.Struct, frozen=True):
     output_tokens: int = 0
     """What its context would leave room for, and what the client asked for at most."""
     request_id: str = ""
+
+
+Forecast = Callable[[Asked, int], Expectation | None]
+"""Takes a newcomer and the output that it is granted in tokens; None while nothing can be said."""
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -207,7 +212,7 @@ def _check_floor(policy: AdmissionPolicy, load: Load, asked: Asked, admit: Admit
     floor = policy.min_decode_tps
     if not floor or load.forecast is None or not load.held or not asked.prompt_tokens:
         return admit
-    expected = load.forecast(asked.prompt_tokens, admit.max_tokens)
+    expected = load.forecast(asked, admit.max_tokens)
     if expected is None or expected.lowest_tps >= floor:
         return admit
     return Refuse("decode_floor", floor, expected.lowest_tps, key="policy.min_decode_tps", basis=expected.basis)

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from server.admission.decide import Admit, Asked, Forecast, Held, Load, Refuse, decide
-from server.admission.estimate import clamp_wait_s, estimate_ends_s, estimate_line_s, estimate_usual_s
+from server.admission.decide import LEAST_OUTPUT_TOKENS, Admit, Asked, Forecast, Held, Load, Refuse, decide
+from server.admission.estimate import COURSES, Rates, clamp_wait_s, estimate_ends, estimate_waits_s
 from server.admission.lengths import Lengths
 from server.admission.line import (
     WAITABLE,
@@ -26,6 +26,9 @@ from server.errors import HomebaseError, Refusal
 from server.memory_plan import MemoryPlan
 from server.policy import AdmissionPolicy
 from server.snapshot import LinePlace, StreamView
+
+WEIGHED = 4
+"""A line of up to so many is estimated from several courses of things; a longer one from the medians alone."""
 
 ESTIMATED = 32
 """Of a line, so many from its head are told when they may start; who stands farther back learns its place only."""
@@ -129,6 +132,14 @@ class Admission:
     def note_end(self, stream: StreamView) -> None:
         """Learn from an answer that is over."""
         self._lengths.note(stream)
+
+    def expect_left(self, stream: StreamView) -> float:
+        """Tokens that a stream in flight is likely to generate yet."""
+        return self._lengths.expect_left(stream)
+
+    def expect_output(self, asked: Asked, max_tokens: int) -> int:
+        """Tokens of an answer that may have so many: as many as is usual, for the program that asks."""
+        return round(self._lengths.expect_output(asked.place, max_tokens))
 
     def find_refusal(self, asked: Asked, policy: AdmissionPolicy) -> Refusal | None:
         """Why this request would be refused now, None when it would be admitted or may wait. Takes nothing."""
@@ -255,9 +266,18 @@ class Admission:
         return build_refusal(refuse, retry_after_s, overflow=overflow, waited_s=waited_s)
 
     def _estimate_waits(self, policy: AdmissionPolicy, line: Sequence[InLine]) -> list[float | None]:
-        streams = self._read_streams()
-        ends_s, usual_s = estimate_ends_s(streams, self._lengths), estimate_usual_s(streams, self._lengths)
-        return estimate_line_s(policy, self._load(), [each.asked for each in line], ends_s, usual_s)
+        courses = COURSES if len(line) <= WEIGHED else 1
+        ends = estimate_ends(self._read_streams(), self._lengths, self._forecast_rates(line[-1].asked), courses)
+        return estimate_waits_s(policy, self._load(), [each.asked for each in line], ends)
+
+    def _forecast_rates(self, asked: Asked) -> Rates:
+        """What the forecast says of rates, for streams that have none while none that is over has told one."""
+        if self._forecast is None or (self._lengths.prefill_tps and self._lengths.decode_tps):
+            return Rates()
+        expected = self._forecast(asked, LEAST_OUTPUT_TOKENS)
+        if expected is None:
+            return Rates()
+        return Rates(asked.prompt_tokens / expected.ttft_s if expected.ttft_s else None, expected.lowest_tps)
 
 
 def _find_full_line(policy: AdmissionPolicy, decision: Admit | Refuse, waiting: int) -> Refuse:

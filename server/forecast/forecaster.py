@@ -20,6 +20,11 @@ USUAL_CONTEXT_TOKENS = 4096
 """Taken for the next stream's context where no stream tells what is usual: what an agent's first request has."""
 
 
+def count_left(stream: StreamView) -> int:
+    """Tokens that a stream may generate yet."""
+    return max(0, stream.max_tokens - stream.completion_tokens)
+
+
 class Expectation(msgspec.Struct, frozen=True):
     """What is to be expected if a request were admitted now."""
 
@@ -30,7 +35,7 @@ class Expectation(msgspec.Struct, frozen=True):
     rates_tps: tuple[float, ...] = ()
     """Of each stream in flight, in their order, and of the newcomer, when it begins to decode."""
     lowest_at_end_tps: float = 0.0
-    """Once it has generated all that it may, and the others as much or to their own ends."""
+    """Once it has generated what is expected of it, and the others as much or to their own ends."""
     ttft_s: float | None = None
     """Until the newcomer's first token, with nothing of its prompt cached; None when nothing tells."""
 
@@ -75,17 +80,24 @@ class Forecaster:
         return Known(physics, self._measured.points(self._clock()), self._cost)
 
     def expect(
-        self, newcomer_prompt_tokens: int, newcomer_max_tokens: int, streams: Sequence[StreamView]
+        self,
+        newcomer_prompt_tokens: int,
+        newcomer_output_tokens: float,
+        streams: Sequence[StreamView],
+        expect_left: Callable[[StreamView], float] = count_left,
     ) -> Expectation | None:
-        """What a newcomer would do to all; None while nothing is known of the model."""
+        """What a newcomer would do to all; None while nothing is known of the model.
+
+        Outputs are what they are likely to be: the newcomer's, and what `expect_left` says of each stream in flight.
+        """
         known = self.know()
         if not known.physics.is_known:
             return None
         running = [stream for stream in streams if stream.phase != "finished"]
         begins = [*map(read_stream, running), StreamLoad(newcomer_prompt_tokens)]
         ends = [
-            *(_grow(stream, newcomer_max_tokens) for stream in running),
-            StreamLoad(newcomer_prompt_tokens + newcomer_max_tokens),
+            *(_grow(stream, min(newcomer_output_tokens, expect_left(stream))) for stream in running),
+            StreamLoad(newcomer_prompt_tokens + round(newcomer_output_tokens)),
         ]
         first, last = (forecast_rates(known.physics, known.points, loads) for loads in (begins, ends))
         return Expectation(
@@ -116,10 +128,10 @@ def read_stream(stream: StreamView) -> StreamLoad:
     return StreamLoad(max(stream.context_tokens, stream.prompt_tokens), stream.tokens_per_step)
 
 
-def _grow(stream: StreamView, tokens: int) -> StreamLoad:
-    """The same after so many tokens more, or at its end."""
-    load, left = read_stream(stream), max(0, stream.max_tokens - stream.completion_tokens)
-    return StreamLoad(load.context_tokens + min(tokens, left), load.tokens_per_step)
+def _grow(stream: StreamView, tokens: float) -> StreamLoad:
+    """The same after so many tokens more."""
+    load = read_stream(stream)
+    return StreamLoad(load.context_tokens + round(tokens), load.tokens_per_step)
 
 
 def _view(forecast: Forecast, context_tokens: int) -> ForecastView | None:

@@ -168,14 +168,15 @@ def test_contexts_together_stay_within_their_budget(used: int, asked: Asked, gra
 class Expected(msgspec.Struct, frozen=True):
     lowest_tps: float
     basis: Literal["estimate", "measured"] = "estimate"
+    ttft_s: float | None = None
 
 
 def test_who_would_slow_a_stream_below_the_floor_is_refused_unless_it_is_alone() -> None:
     policy, asks = AdmissionPolicy(min_decode_tps=30), list[tuple[int, int]]()
 
-    def forecast(prompt_tokens: int, output_tokens: int) -> Expected | None:
-        asks.append((prompt_tokens, output_tokens))
-        return Expected(30.0 if prompt_tokens < 1000 else 29.9)
+    def forecast(asked: Asked, output_tokens: int) -> Expected | None:
+        asks.append((asked.prompt_tokens, output_tokens))
+        return Expected(30.0 if asked.prompt_tokens < 1000 else 29.9)
 
     load = Load(some(1), forecast=forecast)
     assert decide(policy, load, ask(999, 50, 50)) == Admit(50)

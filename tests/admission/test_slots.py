@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +73,27 @@ def test_refusals_at_the_same_moment_say_different_times() -> None:
     waits = {refusal.retry_after_s or 0 for refusal in refusals if refusal is not None}
     assert len(waits) > 1
     assert all(1 <= wait <= 60 for wait in waits)
+
+
+class Expected(msgspec.Struct, frozen=True):
+    lowest_tps: float = 64.0
+    basis: Literal["estimate", "measured"] = "estimate"
+    ttft_s: float | None = 0.5
+
+
+def test_the_first_refusal_of_a_server_tells_what_the_forecast_says_of_an_answer() -> None:
+    policy = AdmissionPolicy(max_in_flight=1)
+    admission = Admission(draw=lambda: 0.0, read_policy=lambda: policy, forecast=lambda *_: Expected())
+    admission.admit(ASKED, policy)
+    refusal = admission.find_refusal(ASKED, policy)
+    assert refusal is not None
+    assert refusal.retry_after_s == 256 / 64
+
+
+def test_an_output_is_expected_to_be_what_is_usual_and_not_what_is_granted() -> None:
+    admission = Admission()
+    assert admission.expect_output(ASKED, 32_000) == 256
+    assert admission.expect_output(ASKED, 20) == 20
 
 
 actions = st.lists(

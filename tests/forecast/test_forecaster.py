@@ -41,6 +41,15 @@ def test_a_newcomer_is_expected_by_physics_first(bench: Bench, facts: Any, strea
     assert expected.basis == "estimate"
 
 
+def test_others_are_expected_to_grow_by_what_they_usually_have_left(bench: Bench, facts: Any, stream: Any) -> None:
+    bench.forecaster.model_loaded(facts(reads=StepReads(dense_bytes=10**9, context_bytes=1_000_000)))
+    running = stream(context_tokens=400, prompt_tokens=400, max_tokens=32_000)
+    expected = bench.forecaster.expect(500, 1000, [running], lambda _: 50)
+    assert expected is not None
+    # 900 at first; at the end 1,500 and 450, whatever max_tokens would allow.
+    assert expected.lowest_at_end_tps == pytest.approx(1 / 0.0295)
+
+
 def test_what_was_seen_is_expected_again(bench: Bench, facts: Any, stream: Any) -> None:
     bench.forecaster.model_loaded(facts())
     bench.decode(streams=2, context=800)
