@@ -40,15 +40,16 @@ class Recording:
             self._writer.close()
 
     def read_since(self, since_s: float) -> list[RequestRecord]:
-        """Requests that came after a moment (Unix time), the oldest first: of the file, or where there is none, of the
-        notices that are still known. Reads a file: not for the server's loop.
+        """Requests that came after a moment (Unix time), the oldest first: of the file, and of the notices that are
+        still known, which the file may not have yet. Reads a file: not for the server's loop.
         """
+        records = (record for entry in self._ring.after(0) for record in build_records(entry.notice))
+        known = [record for record in records if isinstance(record, RequestRecord) and record.arrived_s >= since_s]
+        found = {(record.request_id, record.arrived_s): record for record in known}
         if self._path is not None:
             with contextlib.suppress(HistoryError, OSError), HistoryReader(self._path) as reader:
-                return list(reader.read_requests(since_s))
-        records = (record for entry in self._ring.after(0) for record in build_records(entry.notice))
-        found = [record for record in records if isinstance(record, RequestRecord) and record.arrived_s >= since_s]
-        return sorted(found, key=lambda record: record.arrived_s)
+                found |= {(record.request_id, record.arrived_s): record for record in reader.read_requests(since_s)}
+        return sorted(found.values(), key=lambda record: record.arrived_s)
 
     def _take(self, notice: AnyNotice) -> None:
         assert self._writer is not None
