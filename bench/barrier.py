@@ -71,7 +71,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 async def run(base_url: str, rounds: int) -> list[Round]:
-    """All rounds, beside two streams; those are begun anew when they end."""
+    """All rounds, beside two streams that outlast them."""
     limits = httpx.Limits(max_connections=CLIENTS + HELD + 1, max_keepalive_connections=CLIENTS + HELD + 1)
     async with httpx.AsyncClient(base_url=base_url, timeout=120, trust_env=False, limits=limits) as http:
         held = [asyncio.create_task(_hold(http, number)) for number in range(HELD)]
