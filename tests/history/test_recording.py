@@ -157,3 +157,14 @@ def test_fewer_days_are_felt_at_once(read_ids: ReadIds, wait_until: WaitUntil, t
     recording.close()
     with HistoryReader(path) as reader:
         assert [change.new_value for change in reader.read_policy_changes(0.0)] == ["1"]
+
+
+def test_what_the_file_does_not_have_yet_is_read_of_the_notices(tmp_path: Path) -> None:
+    path, ring, now_s = tmp_path / "h.sqlite3", EventRing(), time.time()
+    recording = Recording(ring, lambda: HistoryPolicy(path=str(path)))
+    recording.start()
+    ring.publish(msgspec.structs.replace(ENDED, arrived_s=now_s - 10))
+    recording.close()
+    ring.publish(msgspec.structs.replace(REFUSED, arrived_s=now_s - 5))
+    ring.publish(msgspec.structs.replace(REFUSED, arrived_s=now_s - 4000))
+    assert [record.arrived_s for record in recording.read_since(now_s - 3600)] == [now_s - 10, now_s - 5]
