@@ -76,8 +76,7 @@ class Judge:
     def _find_fault_in_error(self, case: Case, answer: Answer, operation: Any, kind: str) -> str | None:
         if kind != "application/json":
             return f"an error as {kind or 'nothing'}"
-        name = "MessagesError" if f"{case.path}/".startswith("/v1/messages/") else "Error"
-        schema: Any = {"$ref": f"#/components/schemas/{name}"}
+        schema: Any = {"$ref": f"#/components/schemas/{_name_error(case)}"}
         if operation is not None:
             schema = operation["responses"][f"{answer.status // 100}XX"]["content"]["application/json"]["schema"]
         return self._validate(schema, answer.body) or _find_fault_in_sentence(answer.body)
@@ -98,6 +97,14 @@ class Judge:
             return f"not JSON: {fault}"
         found = next(iter(self._validators[key].iter_errors(given)), None)
         return None if found is None else f"against its schema: {found.message[:200]}"
+
+
+def _name_error(case: Case) -> str:
+    """Which shape an error has at a route that is none: Anthropic's at its paths, and for who speaks its dialect."""
+    names = {name.lower() for name, _ in case.headers}
+    ours = case.path.startswith(("/v1/chat/", "/v1/completions", "/v1/responses"))
+    asks_for_it = "anthropic-version" in names and not ours
+    return "MessagesError" if asks_for_it or f"{case.path}/".startswith("/v1/messages/") else "Error"
 
 
 def read_code(answer: Answer) -> str:

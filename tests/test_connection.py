@@ -259,12 +259,12 @@ async def ask(site: Site, request: bytes) -> bytes:
 
 
 async def wait_until_open(connections: int) -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         while WatchedConnection.open_now != connections:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)
 
 
 async def wait_until_idle(connections: int) -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         while len(WatchedConnection._idle) != connections:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from quart import Quart, Response
 
+from server.api.failures import OPENAI_PATHS
 from server.api.operation import Operation
 from server.api.operations import OPERATIONS
 from server.api.services import Services
@@ -57,9 +58,9 @@ def _describe_fields(schema: dict[str, Any], expected: Mapping[str, str]) -> Non
 
 
 def _build_operation(operation: Operation, refs: Mapping[Any, Any]) -> dict[str, Any]:
-    error = {"$ref": _REF.format(name=operation.error)}
     # The guard before every route refuses in the dialect's shape; only the probes' own 503 has another.
-    refused = {"$ref": _REF.format(name="Error")} if operation.error == "Unavailable" else error
+    refused = _refer("MessagesError") if operation.error == "MessagesError" else _build_error(operation.path)
+    error = _refer(operation.error) if operation.error == "Unavailable" else refused
     built: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": operation.name,
@@ -78,6 +79,16 @@ def _build_operation(operation: Operation, refs: Mapping[Any, Any]) -> dict[str,
     if body is not None:
         built["requestBody"] = {"required": True, "content": _json(body)}
     return built
+
+
+def _build_error(path: str) -> dict[str, Any]:
+    """OpenAI's error; where both dialects come, it is Anthropic's for who sends `anthropic-version`."""
+    ours = _refer("Error")
+    return ours if path.startswith(OPENAI_PATHS) else {"anyOf": [ours, _refer("MessagesError")]}
+
+
+def _refer(name: str) -> dict[str, Any]:
+    return {"$ref": _REF.format(name=name)}
 
 
 def _build_content(operation: Operation, refs: Mapping[Any, Any]) -> dict[str, Any]:

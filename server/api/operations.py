@@ -152,16 +152,21 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/v1/models",
         name="listModels",
         summary="What is served, and its context limit.",
-        answer="A list of one.",
-        answer_schema=build_object("object", "data"),
+        answer="The list; with the header `anthropic-version` in Anthropic's form.",
+        answer_schema={"anyOf": [build_object("object", "data"), build_object("data", "has_more")]},
     ),
     Operation(
         method="GET",
         path="/v1/models/{model_id}",
         name="retrieveModel",
         summary="The served model by one of its names.",
-        answer="The model.",
-        answer_schema=build_object("id", "object", "created", "owned_by", "context_length", "max_output_tokens"),
+        answer="The model; with the header `anthropic-version` in Anthropic's form.",
+        answer_schema={
+            "anyOf": [
+                build_object("id", "object", "created", "owned_by", "context_length", "max_output_tokens"),
+                build_object("id", "type", "display_name", "created_at", "max_input_tokens", "max_tokens"),
+            ]
+        },
         parameters=("model_id",),
     ),
     Operation(
