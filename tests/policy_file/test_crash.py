@@ -68,7 +68,8 @@ def test_killed_fifty_times_the_file_is_old_or_new_and_nothing_piles_up(tmp_path
 
 def test_reader_never_sees_an_empty_or_broken_file(tmp_path: Path) -> None:
     file = tmp_path / "homebase.toml"
-    versions = [build_template().replace("flight = 2", f"flight = {n}").encode() for n in range(1, 302)]
+    rest = "# as long as the file of a server\n" * 200
+    versions = [f"[policy]\nmax_in_flight = {n}\n{rest}end = true\n".encode() for n in range(1, 302)]
     file.write_bytes(versions[0])
     done = threading.Event()
     seen: list[int] = []
@@ -77,7 +78,9 @@ def test_reader_never_sees_an_empty_or_broken_file(tmp_path: Path) -> None:
     def read() -> None:
         while not done.is_set():
             try:
-                seen.append(tomllib.loads(file.read_text())["policy"]["max_in_flight"])
+                policy = tomllib.loads(file.read_text())["policy"]
+                assert policy["end"]
+                seen.append(policy["max_in_flight"])
             except Exception as error:  # whatever it is, it is what a reader must never meet
                 faults.append(error)
 
