@@ -12,7 +12,7 @@ from server.admission.slots import Admission
 from server.api.operator.controls import Controls
 from server.engine.request import EngineRequest
 from server.errors import EngineDead
-from server.events import EngineEvent, Lane, Outcome, Refused
+from server.events import EngineEvent, Outcome, Refused
 from server.forecast.what_if import Situation, WhatIf
 from server.metrics.tally import Tally
 from server.policy import Policy
@@ -51,27 +51,7 @@ class StreamDispatcher(Protocol):
 class StreamObserver(Protocol):
     """Is told of every stream's beginning and end, and of refusals; `server.metrics.observers.Observers` is one."""
 
-    def stream_opened(
-        self,
-        *,
-        request_id: str,
-        session: str,
-        parent_session: str | None,
-        lane: Lane,
-        client: str,
-        model: str,
-        prompt_tokens: int,
-        cached_tokens: int,
-        max_tokens: int,
-        context_limit_tokens: int,
-        streaming: bool,
-        key: str = "",
-        arrived_s: float | None = None,
-        depth: int = 0,
-        family: str = "",
-        upstream: str = "",
-        governed: bool = False,
-    ) -> None:
+    def stream_opened(self, request_id: str, identity: StreamIdentity) -> None:
         """A request was admitted and is with the engine, or with an upstream."""
         ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from server.events import EngineEvent, Outcome, Refused
 from server.metrics.tally import Tally
@@ -23,18 +22,14 @@ class Observers:
         """`on_end` is given each stream once it is over."""
         self._telemetry, self._tally, self._on_end = telemetry, tally, on_end
 
-    def stream_opened(
-        self, *, request_id: str, model: str, prompt_tokens: int, upstream: str = "", **identity: Any
-    ) -> None:
-        """A request was admitted and is with the engine; `identity` is the rest that telemetry asks for.
+    def stream_opened(self, request_id: str, identity: StreamIdentity) -> None:
+        """A request was admitted and is with the engine.
 
         One that is with an upstream is not counted here, since the name of its model may be a client's to choose.
         """
-        if upstream:
-            identity["upstream"] = upstream
-        else:
-            self._tally.stream_opened(request_id, model, prompt_tokens)
-        self._telemetry.stream_opened(request_id=request_id, model=model, prompt_tokens=prompt_tokens, **identity)
+        if not identity.upstream:
+            self._tally.stream_opened(request_id, identity.model, identity.prompt_tokens)
+        self._telemetry.stream_opened(request_id, identity)
 
     def stream_waiting(self, request_id: str, identity: StreamIdentity) -> None:
         """A request waits for a slot."""

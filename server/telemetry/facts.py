@@ -44,16 +44,16 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     parent_session: str | None
     lane: Lane
     client: str
-    key: str
     model: str
     prompt_tokens: int
     cached_tokens: int
     max_tokens: int
     context_limit_tokens: int
     streaming: bool
-    depth: int
-    family: str
     arrived_s: float
     """Unix time."""
+    key: str = ""
+    depth: int = 0
+    family: str = ""
     upstream: str = ""
     governed: bool = False

@@ -15,7 +15,6 @@ from server.events import (
     DraftingChanged,
     EngineEvent,
     EventRing,
-    Lane,
     Outcome,
     PrefillAdvanced,
     PromptLookedUp,
@@ -61,57 +60,19 @@ class Telemetry:
         self._engine = EngineFold(self._started_s)
         self._sequence = 0
 
-    def stream_opened(
-        self,
-        *,
-        request_id: str,
-        session: str,
-        parent_session: str | None,
-        lane: Lane,
-        client: str,
-        model: str,
-        prompt_tokens: int,
-        cached_tokens: int,
-        max_tokens: int,
-        context_limit_tokens: int,
-        streaming: bool,
-        key: str = "",
-        arrived_s: float | None = None,
-        depth: int = 0,
-        family: str = "",
-        upstream: str = "",
-        governed: bool = False,
-    ) -> None:
+    def stream_opened(self, request_id: str, identity: StreamIdentity) -> None:
         """Begin to follow a stream that was just admitted, or sent to an upstream."""
         now = self._clock()
-        identity = StreamIdentity(
-            session=session,
-            parent_session=parent_session,
-            lane=lane,
-            client=client,
-            key=key,
-            model=model,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            max_tokens=max_tokens,
-            context_limit_tokens=context_limit_tokens,
-            streaming=streaming,
-            arrived_s=self._wall() if arrived_s is None else arrived_s,
-            depth=depth,
-            family=family,
-            upstream=upstream,
-            governed=governed,
-        )
         waited = self._open.pop(request_id, None)  # it goes behind those that were admitted before it
         self._open[request_id] = FollowedStream(
             identity,
             now if waited is None else waited.opened_s,
             now,
             waited_s=0.0 if waited is None else now - waited.opened_s,
-            prefill_done_tokens=cached_tokens,
-            cached_tokens=cached_tokens,
+            prefill_done_tokens=identity.cached_tokens,
+            cached_tokens=identity.cached_tokens,
         )
-        if not upstream:
+        if not identity.upstream:
             self._engine.took(request_id, now)
         self._on_change()
 

@@ -26,7 +26,7 @@ from server.metrics.observers import Observers
 from server.metrics.tally import Tally
 from server.policy import UpstreamPolicy
 from server.snapshot import ModelView, PolicyView, Snapshot
-from server.telemetry import ServerFacts, Telemetry
+from server.telemetry import ServerFacts, StreamIdentity, Telemetry
 from server.upstreams.health import Health
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,16 +71,6 @@ FACTS = ServerFacts(
     resident_bytes=10,
     machine_bytes=20,
 )
-IDENTITY: dict[str, Any] = {
-    "session": "s",
-    "parent_session": None,
-    "lane": "unknown",
-    "client": "curl",
-    "cached_tokens": 0,
-    "max_tokens": 50,
-    "context_limit_tokens": 4096,
-    "streaming": True,
-}
 
 
 class Bench:
@@ -96,7 +86,8 @@ class Bench:
         return self.telemetry.build_snapshot(self.facts)
 
     def open(self, request_id: str = "r", prompt_tokens: int = 10) -> None:
-        self.observers.stream_opened(request_id=request_id, model=MODEL.id, prompt_tokens=prompt_tokens, **IDENTITY)
+        identity = StreamIdentity("s", None, "unknown", "curl", MODEL.id, prompt_tokens, 0, 50, 4096, True, 0.0)
+        self.observers.stream_opened(request_id, identity)
 
     def fold(self, *events: EngineEvent) -> None:
         self.observers.fold(events)

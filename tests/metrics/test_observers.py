@@ -6,26 +6,14 @@ from server.events import EventRing, PrefillAdvanced, Refused, SequenceEnded
 from server.metrics import families
 from server.metrics.observers import Observers
 from server.metrics.tally import Tally
-from server.telemetry import Telemetry
+from server.telemetry import StreamIdentity, Telemetry
 
 
 def test_both_are_told_of_everything() -> None:
     ring, tally = EventRing(), Tally()
     telemetry = Telemetry(ring)
     observers = Observers(telemetry, tally)
-    observers.stream_opened(
-        request_id="r",
-        session="s",
-        parent_session=None,
-        lane="parent",
-        client="curl",
-        model="m",
-        prompt_tokens=10,
-        cached_tokens=0,
-        max_tokens=5,
-        context_limit_tokens=100,
-        streaming=True,
-    )
+    observers.stream_opened("r", StreamIdentity("s", None, "parent", "curl", "m", 10, 0, 5, 100, True, 0.0))
     observers.fold((PrefillAdvanced("r", 10, 10, 0.1),))
     (stream,) = telemetry.streams()
     assert (stream.id, stream.lane, stream.prompt_tokens, stream.phase) == ("r", "parent", 10, "prefill")

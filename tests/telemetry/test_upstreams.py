@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from server.events import EventRing
 from server.snapshot import StreamView
-from server.telemetry import Telemetry
+from server.telemetry import StreamIdentity, Telemetry
 
 
 class Clock:
@@ -22,21 +23,8 @@ class Bench:
     def __init__(self, **identity: object) -> None:
         self.clock = Clock()
         self.telemetry = Telemetry(EventRing(), self.clock)
-        self.telemetry.stream_opened(
-            request_id="r",
-            session="s",
-            parent_session=None,
-            lane="parent",
-            client="c",
-            model="far",
-            prompt_tokens=40,
-            cached_tokens=0,
-            max_tokens=50,
-            context_limit_tokens=0,
-            streaming=True,
-            upstream="far-away",
-            governed=bool(identity.get("governed")),
-        )
+        told = StreamIdentity("s", None, "parent", "c", "far", 40, 0, 50, 0, True, 0.0, upstream="far-away")
+        self.telemetry.stream_opened("r", msgspec.structs.replace(told, governed=bool(identity.get("governed"))))
 
     def say(self, tokens: int = 1, seconds: float = 0.1) -> None:
         self.clock.now += seconds

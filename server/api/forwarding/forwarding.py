@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-import msgspec
 from quart import Response
 
 from server.admission.decide import Asked as Wanted
@@ -148,7 +147,7 @@ class Forwarding:
             services.lineage.ended(request_id, outcome, spent)
 
         flight = Flight(request_id, services.telemetry, Meter(call.kind), permit, note_over)
-        services.telemetry.stream_opened(request_id=request_id, **msgspec.structs.asdict(identity))
+        services.telemetry.stream_opened(request_id, identity)
         services.lineage.started(request_id, place)
         task = asyncio.current_task()
         assert task is not None, "requests are answered in tasks"

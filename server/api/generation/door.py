@@ -249,9 +249,7 @@ class Door:
 
     def _follow(self, knock: Knock, prompt: Prompt, tokens: TokenStream, reply: Reply) -> StreamLife:
         asked, place = knock.asked, knock.place
-        self._services.telemetry.stream_opened(
-            request_id=asked.caller.request_id, **msgspec.structs.asdict(_identify_stream(knock, prompt))
-        )
+        self._services.telemetry.stream_opened(asked.caller.request_id, _identify_stream(knock, prompt))
         self._services.lineage.started(asked.caller.request_id, place)
         on_end = partial(self._note_end, knock, reply)
         life = StreamLife(asked.caller.request_id, tokens, reply, self._services.telemetry, on_end)
